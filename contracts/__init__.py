@@ -1,0 +1,1 @@
+"""What crosses a boundary: schema, hashes, record bytes, the one feature assembler, HTTP bodies, manifest."""

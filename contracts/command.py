@@ -1,0 +1,57 @@
+"""What every command promises: progress a person can follow, one JSON object as the last line, exit codes 0, 1, 2."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, NoReturn, TypeVar
+
+from contracts.errors import GemError
+
+T = TypeVar("T")
+
+
+def run(main: Callable[[], Any]) -> NoReturn:
+    """Run a command: a GemError becomes its one sentence on standard error and its exit code."""
+    try:
+        main()
+    except GemError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("error: interrupted; finished work is kept, run the command again to go on", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the result as one JSON line: the last line of standard output (NaN becomes null)."""
+    print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def track(items: Iterable[T], *, title: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items under a progress bar on standard error; off a terminal, a plain line at each tenth."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    total = total if total is not None else (len(items) if isinstance(items, Sized) else None)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as progress:
+            yield from progress.track(items, total=total, description=title)
+        return
+    step = max(1, (total or 0) // 10)
+    for number, item in enumerate(items, start=1):
+        yield item
+        if total and (number % step == 0 or number == total):
+            print(f"{title}: {number}/{total}", file=sys.stderr, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

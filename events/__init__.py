@@ -1,0 +1,1 @@
+"""What happened: the interaction log, the representation log, histories, time splits and metrics."""

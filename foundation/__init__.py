@@ -1,0 +1,1 @@
+"""GEM, the teacher: the Kunlun model, its training and its evaluation."""

@@ -1,0 +1,1 @@
+"""Load on a live server: Locust users that rank and check what they get."""

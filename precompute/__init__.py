@@ -1,0 +1,1 @@
+"""Solaris: runs the teacher offline and leaves its records in the log and in Valkey."""

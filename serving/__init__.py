@@ -1,0 +1,1 @@
+"""The online path: one request in, one cache read, one ranked answer out."""

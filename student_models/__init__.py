@@ -1,0 +1,1 @@
+"""The vertical models: trained on recorded embeddings (LoopFM), evaluated, exported to ONNX."""
