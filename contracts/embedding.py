@@ -17,7 +17,7 @@ from contracts.hashing import stable_hash
 MAGIC = b"GEMR"
 FORMAT = 1
 HEADER = struct.Struct("<4sBBBBIHHqQQQQII")
-"""magic, format, kind, dtype, flags, n, D, reserved, computed_ms, log_offset, fence, key hash, impressions, CRC, reserved."""
+"""magic, format, kind, dtype, flags, n, D, 0, computed_ms, log_offset, fence, key hash, impressions, CRC32, 0."""
 CRC_AT = 56
 LOG_OFFSET_AT, FENCE_AT = 24, 32
 """Byte positions that the compare-and-set script of the writer reads."""

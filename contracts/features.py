@@ -159,7 +159,7 @@ class AdTable:
         cats, nums = [buckets_of(ad_ids, schema.ad_buckets)], []
         for feature in schema.select("ad", "categorical", teacher=False):
             codes = np.asarray(_column(columns, feature.name, len(ad_ids)))
-            if len(codes) and not (0 <= codes.min() and codes.max() < feature.cardinality):
+            if len(codes) and (codes.min() < 0 or codes.max() >= feature.cardinality):
                 raise InputError(f"ad feature {feature.name!r} has codes outside 0..{feature.cardinality - 1}")
             cats.append(codes)
         for feature in schema.select("ad", "float", teacher=False):

@@ -21,8 +21,8 @@ UNKNOWN_LABEL = -1
 @dataclass(frozen=True)
 class UntimedEvents:
     """Events that precede the log, in order for each user but without a time ("no time" flag): user int32 [H],
-    ad int32 [H], labels int8 [H] by task (UNKNOWN_LABEL where the source has none), before_ms int64 [H]: an upper bound of the event's time.
-    Rows are grouped by user and, within a user, oldest first."""
+    ad int32 [H], labels int8 [H] by task (UNKNOWN_LABEL where the source has none), before_ms int64 [H]: an upper
+    bound of the event's time. Rows are grouped by user and, within a user, oldest first."""
 
     user: np.ndarray
     ad: np.ndarray
@@ -34,10 +34,10 @@ class UntimedEvents:
 class InteractionLog:
     """The log in memory. `user` and `ad` index `user_ids` and `ad_ids`; feature columns hold the schema's codes.
 
-    user_features / ad_features: one array per schema feature of that side, [U] / [A]. objective [A] is a task name per ad,
+    user_features / ad_features: one array per schema feature of that side, [U] / [A]. objective [A] is a task name,
     campaign [A] and default_bid [A] come from the ads table. Row columns, all [T]: offset, event_id (uint64),
     request_id (uint64), user, ad (int32), surface (int16 code), event_ms, ingested_ms (int64), bid (float32),
-    context (name -> array), labels (task -> int8, UNKNOWN_LABEL where undefined), label_ms (task -> int64, when known).
+    context (name -> array), labels (task -> int8, UNKNOWN_LABEL where undefined), label_ms (task -> int64, known at).
     """
 
     schema: FeatureSchema
