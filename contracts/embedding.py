@@ -19,13 +19,14 @@ FORMAT = 1
 HEADER = struct.Struct("<4sBBBBIHHqQQQQII")
 """magic, format, kind, dtype, flags, n, D, 0, computed_ms, log_offset, fence, key hash, impressions, CRC32, 0."""
 CRC_AT = 56
-LOG_OFFSET_AT, FENCE_AT = 24, 32
+LOG_OFFSET_AT, FENCE_AT, IMPRESSIONS_AT = 24, 32, 48
 """Byte positions that the compare-and-set script of the writer reads."""
 MAX_ELEMENTS = 65_536
 MAX_DIM = 4_096
 
 KIND_HISTORY, KIND_PAIR = 1, 2
 FLAG_SURFACE, FLAG_AD_HASH, FLAG_OUTCOME = 1, 2, 4
+KNOWN_FLAGS = FLAG_SURFACE | FLAG_AD_HASH | FLAG_OUTCOME
 DTYPE_CODES = {"fp16": 0, "int8": 1, "int4": 2, "kint4": 3}
 DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 IMPLEMENTED_DTYPES = ("int8",)
@@ -214,6 +215,8 @@ def _open(blob: bytes, kind: int, user_id: str, dim: int | None) -> tuple[int, i
         raise UnsupportedRecordError(f"record format {fmt} is not {FORMAT}; read it with a newer version")
     if header[13] != zlib.crc32(memoryview(blob)[HEADER.size :], zlib.crc32(blob[:CRC_AT])):
         raise CorruptRecordError("the record's CRC does not match its bytes; publish the user again")
+    if header[7] or header[14] or flags & ~KNOWN_FLAGS:
+        raise UnsupportedRecordError("the record sets bits that format 1 reserves; read it with a newer version")
     if header[11] != stable_hash(user_id):
         raise WrongKeyError("the record belongs to another key")
     if found_kind != kind:

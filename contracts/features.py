@@ -108,9 +108,11 @@ class HistoryBatch:
     ) -> "HistoryBatch":
         """Histories by row number: vectors [R, D] and event_ms [R] of a log, index [B, L] newest first, -1 for none."""
         mask = index >= 0
-        rows = np.where(mask, index, 0)
-        kept = mask[..., None].astype(np.float32)
-        return cls(vectors[rows] * kept, event_ms[rows] * mask, mask, impressions.astype(np.int64))
+        # assigned, not multiplied by the mask: -z * 0 is -0.0, and an empty log has no row 0 to gather
+        z = np.zeros((*index.shape, vectors.shape[1]), dtype=np.float32)
+        times = np.zeros(index.shape, dtype=np.int64)
+        z[mask], times[mask] = vectors[index[mask]], event_ms[index[mask]]
+        return cls(z, times, mask, impressions.astype(np.int64))
 
 
 def user_inputs(

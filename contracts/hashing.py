@@ -21,7 +21,9 @@ def id_text(value: str | int, *, field: str = "user_id") -> str:
     Raises InputError for booleans, other types, empty ids, ids over 256 bytes and text that is not valid UTF-8.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        if value.bit_length() > 8 * MAX_ID_BYTES:  # Python refuses to print integers of thousands of digits
+            raise InputError(f"{field} is an integer of over {MAX_ID_BYTES} digits; send 1 to {MAX_ID_BYTES}")
+        value = str(value)
     if not isinstance(value, str):
         raise InputError(f"{field} must be a string or an integer, not {type(value).__name__}")
     try:

@@ -8,7 +8,7 @@ import json
 import os
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -41,7 +41,7 @@ class Manifest(BaseModel):
     """What is true of this artifact. `tasks` is the order of the output columns `probabilities` [N, tasks]."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    format: int = 1
+    format: Literal[1] = 1
     name: str
     version: str
     created_at: str
@@ -103,7 +103,7 @@ def load_manifest(folder: Path) -> Manifest:
     bytes differ from the digest.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise InputError(
             f"{folder} is no artifact: it has no {MANIFEST}; write one with python -m student_models.export"
         )

@@ -63,6 +63,8 @@ class FeatureSchema:
         names = [feature.name for feature in self.features]
         if len(set(names)) != len(names):
             raise InputError(f"schema {self.name!r} names a feature twice; give each feature a name of its own")
+        if not self.surfaces or min(self.user_buckets, self.ad_buckets) < 2:
+            raise InputError(f"schema {self.name!r} needs a surface and at least 2 buckets for users and for ads")
         for feature in self.features:
             if (feature.kind == "categorical") != (feature.cardinality > 1):
                 raise InputError(f"feature {feature.name!r}: a categorical needs cardinality > 1, a float 0")
