@@ -1,0 +1,65 @@
+"""Locust users that rank and check every answer. Closed load: each user waits for its answer before it asks again.
+
+`python -m loadtests.run` starts this without a terminal and judges the outcome; `locust -f loadtests/locustfile.py`
+opens Locust's own page.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from locust import FastHttpUser, constant_throughput, events, task
+
+from loadtests.answers import fault
+from loadtests.traffic import Population, Traffic
+
+RANK = "/v1/rank"
+
+
+@events.init_command_line_parser.add_listener
+def add_options(parser: Any) -> None:
+    """Options beside Locust's own; `loadtests.run` passes them on."""
+    parser.add_argument("--rate", type=float, default=0, help="requests a second of all users; 0: as many as they can")
+    parser.add_argument("--catalog", default="", help="catalog.arrow with the ads; empty: generated ids")
+    parser.add_argument("--users-file", default="", help="users.parquet or text; empty: generated ids")
+    parser.add_argument("--candidates", type=int, default=100, help="candidates of a request")
+    parser.add_argument("--objective", default="ecpm", help="p or ecpm")
+    parser.add_argument("--seed", type=int, default=0, help="of users and candidates")
+    parser.add_argument("--timestamp-ms", type=int, default=0, help="now of every request (replays); 0: the server's")
+
+
+@events.init.add_listener
+def load_population(environment: Any, **_: Any) -> None:
+    """Read the ids once for all users."""
+    options = environment.parsed_options
+    population = Population.load(
+        catalog=Path(options.catalog) if options.catalog else None,
+        users_file=Path(options.users_file) if options.users_file else None,
+    )
+    environment.traffic = Traffic(
+        population, candidates=options.candidates, objective=options.objective, seed=options.seed
+    )
+
+
+class Ranking(FastHttpUser):
+    """One client that ranks on every surface that has a model."""
+
+    def on_start(self) -> None:
+        """Ask which surfaces are served."""
+        models = self.client.get("/v1/models").json()["models"]
+        self.surfaces = sorted({surface for model in models for surface in model["surfaces"]})
+
+    def wait_time(self) -> float:
+        """Keep to the user's share of `--rate`."""
+        options = self.environment.parsed_options
+        if not options.rate:
+            return 0.0
+        return constant_throughput(options.rate / max(options.num_users, 1))(self)
+
+    @task
+    def rank(self) -> None:
+        """One request, its answer checked."""
+        now_ms = self.environment.parsed_options.timestamp_ms or None
+        request = self.environment.traffic.request(self.surfaces, timestamp_ms=now_ms)
+        with self.client.post(RANK, json=request, name=RANK, catch_response=True) as response:
+            if wrong := fault(response.status_code, response.content or b"", request):
+                response.failure(wrong)

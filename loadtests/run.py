@@ -1,0 +1,141 @@
+"""`python -m loadtests.run`: Locust without a terminal, a CSV report, exit code 1 when any answer was wrong.
+
+Locust rounds times to a millisecond below 100 ms and to two figures above, and its load is closed (a slow server is
+asked less often): for percentiles of a fast server read the server's own histograms.
+"""
+
+import csv
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from contracts.command import report, run
+from contracts.errors import GemError, InputError
+from loadtests.traffic import Population, Traffic
+
+app = typer.Typer(add_completion=False)
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+RANK = "/v1/rank"
+PERCENTILES = ("50%", "95%", "99%")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What Locust saw of `POST /v1/rank`. Times are milliseconds."""
+
+    requests: int
+    failures: int
+    requests_per_s: float
+    percentiles_ms: dict[str, float]
+    reasons: list[str]
+
+
+@app.command()
+def main(
+    host: Annotated[str, typer.Option(help="base URL of the server")] = "http://127.0.0.1:8000",
+    users: Annotated[int, typer.Option(min=1, help="clients at the same time")] = 8,
+    rate: Annotated[float, typer.Option(min=0, help="requests a second of all clients; 0: as many as they can")] = 0,
+    duration: Annotated[int, typer.Option(min=1, help="seconds")] = 30,
+    csv_prefix: Annotated[Path, typer.Option("--csv", help="prefix of the CSV files")] = Path("runs/load/locust"),
+    catalog: Annotated[Path | None, typer.Option(help="catalog.arrow with the ads; else generated ids")] = None,
+    users_file: Annotated[Path | None, typer.Option(help="users.parquet or text; else generated ids")] = None,
+    candidates: Annotated[int, typer.Option(min=0, max=1000, help="candidates of a request")] = 100,
+    objective: Annotated[str, typer.Option(help="p or ecpm")] = "ecpm",
+    timestamp_ms: Annotated[int, typer.Option(help="now of every request, for replays; 0: the server's clock")] = 0,
+    seed: Annotated[int, typer.Option(help="of users and candidates")] = 0,
+) -> None:
+    """Rank with Zipf users, check every answer, write a CSV report."""
+    population = Population.load(catalog=catalog, users_file=users_file)
+    Traffic(population, candidates=candidates, objective=objective, seed=seed)  # bad input ends here, not in Locust
+    check_host(host)
+    options: dict[str, Any] = {
+        "--host": host,
+        "--users": users,
+        "--spawn-rate": users,
+        "--run-time": f"{duration}s",
+        "--csv": csv_prefix,
+        "--rate": rate,
+        "--candidates": candidates,
+        "--objective": objective,
+        "--seed": seed,
+        "--timestamp-ms": timestamp_ms,
+        "--catalog": catalog or "",
+        "--users-file": users_file or "",
+    }
+    csv_prefix.parent.mkdir(parents=True, exist_ok=True)
+    for kind in ("stats", "failures"):
+        Path(f"{csv_prefix}_{kind}.csv").unlink(
+            missing_ok=True
+        )  # an earlier run's figures must not pass for this one's
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", "--skip-log"]
+    command += [str(word) for option in options.items() for word in option]
+    ended = subprocess.run(command, stdout=sys.stderr)
+    outcome = read_outcome(csv_prefix, ended.returncode)
+    show(outcome)
+    report(
+        {
+            "requests": outcome.requests,
+            "failures": outcome.failures,
+            "requests_per_s": outcome.requests_per_s,
+            "percentiles_ms": outcome.percentiles_ms,
+            "csv": str(csv_prefix) + "_stats.csv",
+        }
+    )
+    if outcome.failures or not outcome.requests:
+        reasons = "; ".join(outcome.reasons[:3]) or "nothing was answered"
+        raise GemError(f"{outcome.failures} of {outcome.requests} answers failed: {reasons}")
+
+
+def check_host(host: str) -> None:
+    """InputError when no ready server answers there."""
+    try:
+        ready = httpx.get(f"{host}/readyz", timeout=10)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise InputError(f"--host: nothing answers at {host} ({error}); start python -m serving") from error
+    if ready.status_code != 200:
+        raise InputError(f"--host: the server at {host} is not ready ({ready.text}); see its log")
+
+
+def read_outcome(prefix: Path, returncode: int) -> Outcome:
+    """The rank rows of Locust's CSV files; GemError when Locust left none."""
+    stats, failures = Path(f"{prefix}_stats.csv"), Path(f"{prefix}_failures.csv")
+    if not stats.is_file():
+        raise GemError(f"locust ended with code {returncode} before it wrote {stats}; its message is above")
+    rows = [row for row in read_csv(stats) if row["Name"] == RANK]
+    if not rows:
+        return Outcome(0, 0, 0.0, {}, [])
+    (row,) = rows
+    return Outcome(
+        requests=int(row["Request Count"]),
+        failures=int(row["Failure Count"]),
+        requests_per_s=float(row["Requests/s"]),
+        percentiles_ms={name: float(row[name]) for name in PERCENTILES},
+        reasons=[f"{line['Occurrences']} x {line['Error']}" for line in read_csv(failures)],
+    )
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file with a header."""
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def show(outcome: Outcome) -> None:
+    """The outcome as a table."""
+    table = Table("requests", "failures", "requests/s", *(f"p{name[:-1]} ms" for name in PERCENTILES))
+    times = (f"{outcome.percentiles_ms.get(name, float('nan')):.0f}" for name in PERCENTILES)
+    table.add_row(str(outcome.requests), str(outcome.failures), f"{outcome.requests_per_s:.1f}", *times)
+    Console().print(table)
+    for reason in outcome.reasons:
+        Console().print(reason, markup=False)
+
+
+if __name__ == "__main__":
+    run(app)
