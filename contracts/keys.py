@@ -67,7 +67,9 @@ def meta_key(space: str) -> str:
 
 
 def watermark_key(space: str, generation: str) -> str:
-    """Time (ms) up to which events are published in a generation."""
+    """Decimal Unix ms up to which events are published in a generation: the newest event_ms among the rows of the
+    representation log that were visible (available and past) when it was last published. It never goes back, follows
+    from the log, and is written after the records. A history's age is now - max(record's computed_ms, watermark)."""
     return f"emb:{space}:{generation}:watermark"
 
 

@@ -118,7 +118,9 @@ class ShardFormat:
         """The rows of a shard, or those of some users; `z` says whether to read the full vectors."""
         table = self.columns(path, [name for name in self.schema().names if z or name != "z"])
         if users is not None:
-            table = table.filter(pc.is_in(table["user_id"].cast(pa.string()), value_set=users))
+            column = table["user_id"].unify_dictionaries().combine_chunks()
+            wanted = pc.is_in(column.dictionary, value_set=users).to_numpy(zero_copy_only=False)
+            table = table.filter(pa.array(wanted[column.indices.to_numpy(zero_copy_only=False)]))
         names = ("offset", "event_id", "event_ms", "available_ms", "user_id", "ad_hash", "surface")
         soft = [table[f"soft_{task}"].to_numpy() for task in self.tasks]
         return Representations(

@@ -23,7 +23,7 @@ from contracts.keys import check_space, space_dim, space_dtype
 from events.as_of import AsOf
 from events.representation_shards import PARTIAL, Z_DIM, Representations, ShardFormat
 
-__all__ = ["AsOf", "RepresentationLog", "Representations", "Shard"]
+__all__ = ["INDEX", "AsOf", "RepresentationLog", "Representations", "Shard"]
 
 FORMAT = 1
 INDEX, LOCK = "log.json", ".lock"
@@ -66,7 +66,7 @@ class RepresentationLog:
     def create(
         cls, root: Path, *, space: str, tasks: Sequence[str], teacher: str, schema_fingerprint: str, epoch: int
     ) -> "RepresentationLog":
-        """A new empty log under `root`, put in place by one rename; InputError if the space has one already."""
+        """A new empty log under `root`; InputError if the space has one already."""
         folder = Path(root) / check_space(space)
         if (folder / INDEX).exists():
             raise InputError(f"{folder} is a representation log already; open it, or delete the folder to start anew")
@@ -126,6 +126,13 @@ class RepresentationLog:
             at = shard.end
         return gaps + ([(at, self.end_offset)] if at < self.end_offset else [])
 
+    def whole(self) -> list[Shard]:
+        """All shards; InputError when one was deleted, so that nobody takes a part of the log for the log."""
+        if gaps := self.missing():
+            first, end = gaps[0]
+            raise InputError(f"{self.folder} lacks the offsets {first}-{end}; run the refresh or the backfill again")
+        return self.shards()
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the folder for one writer (released by the system when the process dies); GemError if it is held."""
@@ -161,14 +168,9 @@ class RepresentationLog:
     def read(self, *, z: bool = True, users: Sequence[str] | None = None) -> Representations:
         """All rows, or those of some users; without `z` the full vectors stay on disk. InputError: a corrupt shard."""
         chosen = None if users is None else pa.array(users, pa.string())
-        parts = [self._format.rows(shard.path, z=z, users=chosen) for shard in self._whole()]
+        parts = [self._format.rows(shard.path, z=z, users=chosen) for shard in self.whole()]
         parts = [part for part in parts if len(part)]
         return Representations.concatenate(parts) if parts else self._format.empty(z=z)
-
-    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Some columns, shard by shard: what a publisher needs to know of every row without holding them all."""
-        for shard in self._whole():
-            yield self.columns(shard, columns)
 
     def columns(self, shard: Shard, names: Sequence[str]) -> pa.Table:
         """Some columns of one shard; InputError when it is corrupt."""
@@ -177,12 +179,6 @@ class RepresentationLog:
     def as_of(self, rows: Representations) -> AsOf:
         """Histories over rows of this log, with its epoch and quantiser in their records."""
         return AsOf(rows, fence=self.epoch, dtype=space_dtype(self.space))
-
-    def _whole(self) -> list[Shard]:
-        if gaps := self.missing():
-            first, end = gaps[0]
-            raise InputError(f"{self.folder} lacks the offsets {first}-{end}; run the refresh or the backfill again")
-        return self.shards()
 
     def _check(self, rows: Representations, first: int, end: int) -> None:
         name = f"shard {first}-{end} of {self.space}"

@@ -153,3 +153,8 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
             output.write_text(run.stdout)
     text = output.read_text()
     return DemoRun(folder, text, json.loads(text.splitlines()[-1]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the demo first: other files that read it come last, so that no worker waits for it."""
+    items.sort(key=lambda item: item.path.name != "test_end_to_end.py")

@@ -2,7 +2,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.embedding import encode_history, encode_history_codes
@@ -26,6 +26,7 @@ def any_rows(draw: st.DrawFn) -> Representations:
     return replace(rows, event_ms=event_ms, available_ms=event_ms + delays)
 
 
+@settings(deadline=None)
 @given(any_rows(), st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 18)), min_size=1, max_size=8))
 def test_histories_are_those_of_the_plain_loop(rows, queries):
     users = [f"user {number}/ü" for number, _ in queries]
@@ -37,6 +38,7 @@ def test_histories_are_those_of_the_plain_loop(rows, queries):
         assert impressions[query] == len(seen)
 
 
+@settings(deadline=None)
 @given(any_rows(), st.one_of(st.none(), st.integers(0, 18)))
 def test_records_are_those_of_the_plain_loop(rows, as_of_ms):
     as_of = AsOf(rows, fence=7)
@@ -50,6 +52,7 @@ def test_records_are_those_of_the_plain_loop(rows, as_of_ms):
             assert found is None
             assert user not in written
         else:
+            assert found is not None
             expected = encode_history(record_by_loop(rows, seen, length=LENGTH, fence=7), user_id=user)
             assert encode_history(found, user_id=user) == expected
             assert written[user] == expected

@@ -1,0 +1,267 @@
+"""Record bytes: the golden bytes of the format page, round trips, and every way in which a blob can be wrong."""
+
+import json
+import re
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.embedding import (
+    FENCE_AT,
+    HEADER,
+    IMPRESSIONS_AT,
+    LOG_OFFSET_AT,
+    MAX_ELEMENTS,
+    HistoryRecord,
+    PairRecord,
+    check_dtype,
+    decode_history,
+    decode_pair,
+    dequantise,
+    encode_history,
+    encode_history_codes,
+    encode_pair,
+    quantise,
+)
+from contracts.errors import CorruptRecordError, GemError, UnsupportedRecordError, WrongKeyError
+from contracts.hashing import bucket, stable_hash
+
+PAGE = (Path(__file__).parents[2] / "docs" / "embedding_format.md").read_text()
+RESERVED = ["fp16", "int4", "kint4"]
+
+
+def block(name: str) -> str:
+    """Text of the fenced block of that name on the page."""
+    found = re.search(rf"^```{name}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/embedding_format.md has no block {name!r}"
+    return found[1]
+
+
+def page_header() -> list[tuple[int, int, str, str]]:
+    """(offset, bytes, type, field) of each row of the page's header table."""
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\w+) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    return [(int(offset), int(size), kind, field) for offset, size, kind, field in rows]
+
+
+def header_as_the_page_says(blob: bytes) -> dict[str, int | bytes]:
+    """The header read by nothing but the page's table."""
+    formats = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q"}
+    fields: dict[str, int | bytes] = {}
+    for offset, size, kind, field in page_header():
+        raw = blob[offset : offset + size]
+        fields[field] = raw if kind == "bytes" else struct.unpack(f"<{formats[kind]}", raw)[0]
+    return fields
+
+
+def history(length: int = 3, dim: int = 4, *, seed: int = 0, optional: bool = True) -> HistoryRecord:
+    rng = np.random.default_rng(seed)
+    return HistoryRecord(
+        vectors=rng.uniform(-1, 1, (length, dim)).astype(np.float32),
+        event_ms=np.sort(rng.integers(0, 2**41, length)),
+        impressions=length + int(rng.integers(0, 100)),
+        computed_ms=int(rng.integers(0, 2**41)),
+        log_offset=int(rng.integers(0, 2**63)),
+        fence=int(rng.integers(0, 2**63)),
+        surface=rng.integers(0, 256, length).astype(np.uint8) if optional else None,
+        ad_hash=rng.integers(0, 2**64, length, dtype=np.uint64) if optional else None,
+        outcome=rng.integers(0, 256, length).astype(np.uint8) if optional else None,
+    )
+
+
+def pair(count: int = 3, dim: int = 4, *, seed: int = 0) -> PairRecord:
+    rng = np.random.default_rng(seed)
+    return PairRecord(
+        ad_hash=rng.integers(0, 2**64, count, dtype=np.uint64),
+        vectors=rng.uniform(-1, 1, (count, dim)).astype(np.float32),
+        pair_computed_ms=rng.integers(0, 2**41, count),
+        user_vector=rng.uniform(-1, 1, dim).astype(np.float32),
+        computed_ms=int(rng.integers(0, 2**41)),
+        log_offset=int(rng.integers(0, 2**63)),
+    )
+
+
+def resealed(blob: bytes, *, at: int, value: int) -> bytes:
+    """The blob with one header byte changed and a CRC that fits: a well-formed record of another kind of writer."""
+    changed = bytearray(blob)
+    changed[at] = value
+    crc = zlib.crc32(bytes(changed[HEADER.size :]), zlib.crc32(bytes(changed[:56])))
+    changed[56:60] = struct.pack("<I", crc)
+    return bytes(changed)
+
+
+def test_the_pages_header_table_covers_64_bytes_without_a_gap() -> None:
+    end = 0
+    for offset, size, _, _ in page_header():
+        assert offset == end
+        end += size
+    assert end == HEADER.size == 64
+
+
+def test_the_golden_history_of_the_page_decodes_to_the_pages_fields() -> None:
+    blob, fields = bytes.fromhex(block("golden-history")), json.loads(block("golden-history-fields"))
+    record = decode_history(blob, user_id="user-1", dim=4)
+    for name in ("computed_ms", "log_offset", "fence", "impressions"):
+        assert getattr(record, name) == fields[name]
+    for name in ("event_ms", "ad_hash", "surface", "outcome"):
+        assert getattr(record, name).tolist() == fields[name]
+    codes = np.array(fields["codes"], dtype=np.int8)
+    assert np.array_equal(record.vectors, codes.astype(np.float32) / np.float32(127))
+    assert encode_history(record, user_id="user-1") == blob
+    assert encode_history_codes(codes, record, user_id="user-1", dtype="int8", shape=codes.shape) == blob
+
+
+def test_the_golden_pair_of_the_page_decodes_to_the_pages_fields() -> None:
+    blob, fields = bytes.fromhex(block("golden-pair")), json.loads(block("golden-pair-fields"))
+    record = decode_pair(blob, user_id="user-1", dim=4)
+    for name in ("computed_ms", "log_offset", "fence"):
+        assert getattr(record, name) == fields[name]
+    assert record.ad_hash.tolist() == fields["ad_hash"]
+    assert record.pair_computed_ms.tolist() == fields["pair_computed_ms"]
+    assert np.array_equal(record.vectors, dequantise(np.array(fields["codes"], dtype=np.int8)))
+    assert np.array_equal(record.user_vector, dequantise(np.array(fields["user_codes"], dtype=np.int8)))
+    assert encode_pair(record, user_id="user-1") == blob
+
+
+@pytest.mark.parametrize("name", ["golden-history", "golden-pair"])
+def test_the_pages_header_table_reads_the_golden_bytes(name: str) -> None:
+    blob, fields = bytes.fromhex(block(name)), json.loads(block(f"{name}-fields"))
+    header = header_as_the_page_says(blob)
+    assert (header["magic"], header["format"]) == (b"GEMR", 1)
+    assert header["kind"] == (1 if name == "golden-history" else 2)
+    assert header["n"] == len(fields["codes"])
+    assert header["dim"] == len(fields["codes"][0])
+    assert header["key_hash"] == stable_hash("user-1")
+    assert header["crc"] == zlib.crc32(blob[64:], zlib.crc32(blob[:56]))
+    for field in ("computed_ms", "log_offset", "fence", "impressions"):
+        assert header[field] == fields[field]
+
+
+def test_the_hashes_of_the_page_are_the_hashes_of_the_code() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| `([0-9a-f]{16})` \| (\d+) \|", PAGE, re.MULTILINE)
+    assert len(rows) >= 5
+    for text, value, row in rows:
+        assert (f"{stable_hash(text):016x}", bucket(text, 1024)) == (value, int(row))
+
+
+def test_the_compare_and_set_script_finds_its_fields_where_the_page_says() -> None:
+    places = {field: offset for offset, _, _, field in page_header()}
+    assert (places["log_offset"], places["fence"]) == (LOG_OFFSET_AT, FENCE_AT)
+    assert places["impressions"] == IMPRESSIONS_AT
+
+
+@given(length=st.integers(0, 40), dim=st.integers(1, 70), seed=st.integers(0, 999), flags=st.integers(0, 7))
+def test_a_history_comes_back_as_it_was(length: int, dim: int, seed: int, flags: int) -> None:
+    record = history(length, dim, seed=seed)
+    kept: dict[str, Any] = {
+        name: None for bit, name in enumerate(("surface", "ad_hash", "outcome")) if not flags >> bit & 1
+    }
+    record = replace(record, **kept)
+    blob = encode_history(record, user_id="u")
+    again = decode_history(blob, user_id="u", dim=dim)
+    for name in ("impressions", "computed_ms", "log_offset", "fence"):
+        assert getattr(again, name) == getattr(record, name)
+    for name in ("event_ms", "surface", "ad_hash", "outcome"):
+        found, expected = getattr(again, name), getattr(record, name)
+        assert (found is None) == (expected is None)
+        assert expected is None or np.array_equal(found, expected)
+    assert np.array_equal(again.vectors, dequantise(quantise(record.vectors)))
+    assert encode_history(again, user_id="u") == blob
+
+
+@given(count=st.integers(0, 40), dim=st.integers(1, 70), seed=st.integers(0, 999))
+def test_a_pair_record_comes_back_as_it_was(count: int, dim: int, seed: int) -> None:
+    record = pair(count, dim, seed=seed)
+    blob = encode_pair(record, user_id="u")
+    again = decode_pair(blob, user_id="u", dim=dim)
+    assert np.array_equal(again.ad_hash, record.ad_hash)
+    assert np.array_equal(again.pair_computed_ms, record.pair_computed_ms)
+    assert np.array_equal(again.vectors, dequantise(quantise(record.vectors)))
+    assert np.array_equal(again.user_vector, dequantise(quantise(record.user_vector)))
+    assert encode_pair(again, user_id="u") == blob
+
+
+@given(st.data())
+def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
+    blob = bytearray(encode_history(history(data.draw(st.integers(0, 5))), user_id="u"))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises((CorruptRecordError, UnsupportedRecordError)):
+        decode_history(bytes(blob), user_id="u")
+
+
+@given(st.data())
+def test_any_truncation_or_tail_is_noticed(data: st.DataObject) -> None:
+    blob = encode_pair(pair(data.draw(st.integers(0, 5))), user_id="u")
+    with pytest.raises(CorruptRecordError):
+        decode_pair(blob[: data.draw(st.integers(0, len(blob) - 1))], user_id="u")
+    with pytest.raises(CorruptRecordError):
+        decode_pair(blob + b"\0", user_id="u")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_record_or_a_typed_error(blob: bytes) -> None:
+    with pytest.raises(GemError):
+        decode_history(blob, user_id="u")
+
+
+def test_another_users_record_is_never_read() -> None:
+    with pytest.raises(WrongKeyError):
+        decode_history(encode_history(history(), user_id="42"), user_id="042")
+    with pytest.raises(WrongKeyError):
+        decode_pair(encode_pair(pair(), user_id="42"), user_id="43")
+
+
+def test_a_pair_record_is_not_a_history_and_a_width_is_not_another() -> None:
+    with pytest.raises(CorruptRecordError, match="kind"):
+        decode_history(encode_pair(pair(), user_id="u"), user_id="u")
+    with pytest.raises(CorruptRecordError, match="wide"):
+        decode_history(encode_history(history(dim=4), user_id="u"), user_id="u", dim=8)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_count_that_its_arrays_do_not_fill_is_noticed_behind_a_valid_crc(count: int) -> None:
+    blob = resealed(encode_history(history(3), user_id="u"), at=8, value=count)
+    with pytest.raises(CorruptRecordError, match=r"ends before|follow"):
+        decode_history(blob, user_id="u")
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, 2), (7, 8), (14, 1), (6, 0), (6, 2), (6, 3), (6, 9)])
+def test_a_newer_writers_record_is_refused_not_guessed(at: int, value: int) -> None:
+    blob = resealed(encode_history(history(optional=False), user_id="u"), at=at, value=value)
+    with pytest.raises(UnsupportedRecordError):
+        decode_history(blob, user_id="u")
+
+
+@pytest.mark.parametrize("dtype", RESERVED)
+def test_reserved_quantisers_are_refused_by_name(dtype: str) -> None:
+    for attempt in (
+        lambda: check_dtype(dtype),
+        lambda: quantise(np.zeros(4), dtype),
+        lambda: dequantise(np.zeros(4, np.int8), dtype),
+        lambda: encode_history(history(), user_id="u", dtype=dtype),
+        lambda: encode_pair(pair(), user_id="u", dtype=dtype),
+    ):
+        with pytest.raises(UnsupportedRecordError, match=f"'{dtype}' is reserved"):
+            attempt()
+
+
+def test_a_record_over_the_limit_is_not_written() -> None:
+    record = history(0, 1, optional=False)
+    with pytest.raises(UnsupportedRecordError, match="limit"):
+        encode_history_codes(np.zeros((0, 1), np.int8), record, user_id="u", dtype="int8", shape=(MAX_ELEMENTS + 1, 1))
+
+
+@given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50))
+def test_quantisation_errs_by_half_a_step_at_most_and_is_idempotent(values: list[float]) -> None:
+    z = np.array(values, dtype=np.float32)
+    decoded = dequantise(quantise(z))
+    assert np.abs(decoded - z).max() <= 0.5 / 127 + 1e-7
+    assert np.array_equal(dequantise(quantise(decoded)), decoded)
+    assert quantise(np.array([2.0, -2.0], np.float32)).tolist() == [127, -127]

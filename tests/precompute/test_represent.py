@@ -1,0 +1,198 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.embedding import quantise
+from contracts.errors import GemError, InputError
+from contracts.keys import space_name
+from contracts.schema import Feature
+from events.log import InteractionLog
+from events.representations import RepresentationLog
+from foundation.teacher import Representation, Teacher
+from precompute.represent import Availability, Represented, chunks_of, open_log, represent_new
+from tests.events.made_rows import made_rows, new_log
+from tests.events.small_logs import small_log
+
+NOW_MS = 1_800_000_000_000
+
+
+class Watched:
+    """The real teacher, and which rows it was asked for."""
+
+    def __init__(self, teacher: Teacher, broken_at: int | None = None) -> None:
+        self.teacher, self.broken_at = teacher, broken_at
+        self.asked: list[np.ndarray] = []
+        self.run, self.schema, self.tasks = teacher.run, teacher.schema, teacher.tasks
+        self.trained_until_ms = teacher.trained_until_ms
+
+    def represent(self, log, rows, *, histories=None) -> Representation:
+        made = self.teacher.represent(log, rows, histories=histories)
+        if self.broken_at in rows:
+            made.z[rows == self.broken_at] = np.nan
+        self.asked.append(rows)
+        return made
+
+
+def first_rows(log: InteractionLog, rows: int) -> InteractionLog:
+    return log.take(np.arange(rows))
+
+
+def represent(log: RepresentationLog, events: InteractionLog, teacher, *, available: str = "now") -> Represented:
+    with log.writing():
+        return represent_new(
+            log, events, teacher, available=Availability.parse(available), now_ms=lambda: NOW_MS, shard_rows=200
+        )
+
+
+@pytest.fixture(scope="module")
+def events(tiny_log: InteractionLog) -> InteractionLog:
+    """The first 2,200 impressions: about 700 of them follow the teacher's training."""
+    return first_rows(tiny_log, 2_200)
+
+
+@pytest.fixture
+def log(tmp_path: Path, events: InteractionLog, teacher: Teacher) -> RepresentationLog:
+    return open_log(tmp_path, teacher, events, now_ms=NOW_MS)
+
+
+def test_every_row_after_the_teachers_training_is_represented_and_no_other(log, events, teacher):
+    done = represent(log, events, teacher)
+    later = events.event_ms >= teacher.trained_until_ms
+    rows = log.read()
+    assert (done.new, done.computed, done.skipped) == (len(events), later.sum(), (~later).sum())
+    np.testing.assert_array_equal(rows.event_id, events.event_id[later])
+    np.testing.assert_array_equal(rows.user_id, events.user_ids[events.user[later]])
+    assert log.end_offset == len(events)
+
+
+def test_rows_are_the_teachers_own_words(log, events, teacher):
+    represent(log, events, teacher)
+    rows = log.read()
+    some = np.searchsorted(events.event_id[np.argsort(events.event_id)], rows.event_id[::50])
+    made = teacher.represent(events, np.argsort(events.event_id)[some])
+    np.testing.assert_allclose(rows.z[::50], made.z, atol=1e-3)
+    np.testing.assert_allclose(rows.soft[::50], made.soft, atol=1e-5)
+    np.testing.assert_array_equal(rows.codes, quantise(rows.z[:, :32]))
+
+
+def test_a_second_run_computes_nothing(log, events, teacher):
+    represent(log, events, teacher)
+    again = Watched(teacher)
+    assert represent(log, events, again) == Represented()
+    assert again.asked == []
+
+
+def test_only_what_is_new_is_computed(log, events, teacher):
+    represent(log, first_rows(events, 2_000), teacher)
+    watched = Watched(teacher)
+    represent(log, events, watched)
+    np.testing.assert_array_equal(np.concatenate(watched.asked), np.arange(2_000, len(events)))
+
+
+def test_a_late_event_is_computed_without_the_rows_it_follows(log, events, teacher):
+    """It has an early time and a late offset."""
+    late = events.take(np.r_[np.arange(1_900), np.arange(1_901, len(events)), 1_900])
+    late = replace(late, offset=np.arange(len(late)))
+    represent(log, first_rows(late, len(late) - 1), teacher)
+    watched = Watched(teacher)
+    represent(log, late, watched)
+    assert np.concatenate(watched.asked).tolist() == [len(late) - 1]
+
+
+def test_availability_is_now_or_a_while_after_the_event(tmp_path, events, teacher):
+    for text, expected in (("now", lambda rows: NOW_MS), ("event+600", lambda rows: rows.event_ms + 600_000)):
+        log = open_log(tmp_path / text, teacher, events, now_ms=NOW_MS)
+        represent(log, events, teacher, available=text)
+        rows = log.read()
+        assert (rows.available_ms == expected(rows)).all()
+
+
+@pytest.mark.parametrize("text", ["later", "event", "event+", "event+-5", "event+1h", ""])
+def test_another_availability_is_bad_input(text):
+    with pytest.raises(InputError, match="--available"):
+        Availability.parse(text)
+
+
+def test_a_deleted_shard_alone_is_computed_again_in_a_new_epoch(log, events, teacher):
+    represent(log, events, teacher)
+    before = log.read()
+    lost = log.shards()[1]
+    lost.path.unlink()
+    watched = Watched(teacher)
+    represent(log, events, watched)
+    assert len(np.concatenate(watched.asked)) == 200
+    assert log.epoch > NOW_MS
+    np.testing.assert_array_equal(log.read().event_id, before.event_id)
+
+
+def test_a_broken_teacher_writes_nothing_of_its_shard(log, events, teacher):
+    row = len(events) - 1
+    with pytest.raises(GemError, match=f"event_id {events.event_id[row]} is not finite"):
+        represent(log, events, Watched(teacher, broken_at=row))
+    assert log.end_offset < len(events)
+    represent(log, events, teacher)
+    assert log.end_offset == len(events)
+
+
+def test_another_interaction_log_is_refused(log, events, teacher):
+    represent(log, events, teacher)
+    shorter = first_rows(events, 2_150)
+    other = replace(events, event_id=events.event_id + np.uint64(1))
+    for events in (shorter, other):
+        with pytest.raises(InputError, match="made from another interaction log"):
+            represent(log, events, teacher)
+
+
+def test_a_teacher_of_another_schema_is_refused_before_anything_is_written(tmp_path, events, teacher):
+    schema = replace(events.schema, features=(*events.schema.features, Feature("more", "context", cardinality=3)))
+    with pytest.raises(InputError, match="train a teacher on this log"):
+        open_log(tmp_path, teacher, replace(events, schema=schema), now_ms=NOW_MS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_killed_first_run_left_is_taken(tmp_path, events, teacher):
+    folder = tmp_path / space_name("gem", teacher.run, 32, "int8")
+    folder.mkdir()
+    assert open_log(tmp_path, teacher, events, now_ms=NOW_MS).folder == folder
+
+
+def test_another_teacher_with_the_same_short_name_is_refused(log, events, teacher):
+    impostor = Watched(teacher)
+    impostor.run = teacher.run[:6] + "0" * 58
+    with pytest.raises(InputError, match="another teacher"):
+        open_log(log.folder.parent, impostor, events, now_ms=NOW_MS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 1), max_size=30),
+    st.integers(1, 7),
+    st.lists(st.integers(0, 29), max_size=3),
+    st.integers(0, 30),
+)
+def test_chunks_cover_each_missing_offset_once(tmp_path_factory, later, shard_rows, deleted, represented):
+    """Whatever lies in the teacher's period, whichever shards are gone: old and new shards cover the log."""
+    events = small_log([(0, 1_000 * flag + row) for row, flag in enumerate(later)])
+    log = new_log(tmp_path_factory.mktemp("log"))
+    for offset in range(min(represented, len(later))):
+        log.append(made_rows(1, first=offset), first_offset=offset, end_offset=offset + 1)
+    for shard in log.shards():
+        if shard.first in deleted:
+            shard.path.unlink()
+    covered = [offset for shard in log.shards() for offset in range(shard.first, shard.end)]
+    chunks = list(chunks_of(log, events, trained_until_ms=1_000, shard_rows=shard_rows))
+    added = [offset for chunk in chunks for offset in range(chunk.first_offset, chunk.end_offset)]
+    assert sorted(covered + added) == list(range(len(later)))
+    for chunk in chunks:
+        assert len(chunk.rows) <= shard_rows
+        assert (
+            (events.offset[chunk.rows] >= chunk.first_offset) & (events.offset[chunk.rows] < chunk.end_offset)
+        ).all()
+        assert (events.event_ms[chunk.rows] >= 1_000).all()
+    computed = sum(len(chunk.rows) for chunk in chunks)
+    assert computed == sum(later[offset] for offset in added)
+    assert computed + sum(chunk.skipped for chunk in chunks) == len(added)
