@@ -1,0 +1,81 @@
+"""The evaluation: figures per task and surface on the rows that count, predictions by event, JSON last."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.errors import InputError
+from events.log import InteractionLog
+from events.metrics import ne
+from events.splits import Calendar
+from foundation.evaluate import main as evaluate
+from foundation.evaluate import score
+from foundation.teacher import Teacher
+
+
+def test_prints_a_table_and_ends_with_json(tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    predictions = tmp_path / "deep" / "p.parquet"
+    line = [sys.executable, "-m", "foundation.evaluate", "--log", tiny_log_dir, "--checkpoint", tiny_checkpoint]
+    done = subprocess.run(
+        [*map(str, line), "--predictions", str(predictions)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *table, last = done.stdout.splitlines()
+    assert any("conversion" in text and "feed" in text for text in table)
+    result = json.loads(last)
+    assert result["split"] == "validation"
+    assert not result["trained_on_rows"]
+    everything = result["scores"]["click"]["all"]
+    assert everything["rows"] == sum(one["rows"] for name, one in result["scores"]["click"].items() if name != "all")
+    assert 0.5 < everything["ne"] < 1.5
+    assert predictions.exists()
+
+
+def test_predictions_are_the_teacher_s(
+    tiny_log_dir: Path,
+    tiny_log: InteractionLog,
+    tiny_calendar: Calendar,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evaluate(tiny_log_dir, tiny_checkpoint, predictions=tmp_path / "p.parquet")
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = tiny_calendar.rows(tiny_log, "validation")
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert table.column_names == ["event_id", "p_click", "p_conversion", "p_install"]
+    assert table["event_id"].to_numpy().tolist() == tiny_log.event_id[rows].tolist()
+    soft = Teacher.load(tiny_checkpoint).represent(tiny_log, rows).soft
+    np.testing.assert_array_equal(table["p_click"].to_numpy(), soft[:, 0])
+    click = ne(tiny_log.labels["click"][rows], soft[:, 0])
+    assert result["scores"]["click"]["all"]["ne"] == pytest.approx(click.ne)
+
+
+def test_a_task_is_judged_where_it_is_defined(tiny_log: InteractionLog, tiny_calendar: Calendar) -> None:
+    rows = tiny_calendar.rows(tiny_log, "validation")
+    scores = score(tiny_log, tiny_calendar, "validation", rows, np.full((len(rows), 3), 0.3, dtype=np.float32))
+    assert scores["conversion"]["all"].rows == (tiny_log.labels["click"][rows] == 1).sum()
+
+
+def test_rows_that_trained_the_teacher_are_pointed_out(
+    tiny_log_dir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(tiny_log_dir, tiny_checkpoint, period="teacher")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["trained_on_rows"]
+
+
+def test_a_wrong_checkpoint_or_period_is_refused(tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no finished checkpoint"):
+        evaluate(tiny_log_dir, tmp_path)
+    with pytest.raises(InputError, match="no period 'summer'"):
+        evaluate(tiny_log_dir, tiny_checkpoint, period="summer")

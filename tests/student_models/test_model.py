@@ -1,0 +1,102 @@
+"""The student: one user row serves all candidates, absent history adds nothing, and only the served head is served."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contracts.features import InputSpec
+from student_models.model import Columns, Served, Student
+from student_models.recipes import tiny
+from student_models.trainer import TrainingData, as_tensors
+
+
+def student_of(data: TrainingData, *, beta: float = 1.0, seed: int = 0) -> Student:
+    torch.manual_seed(seed)
+    student = Student(data.student.spec, replace(tiny(), kd_beta=beta))
+    for module in student.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight)
+    return student.eval()
+
+
+def batch(data: TrainingData, rows: slice = slice(600, 650)) -> dict[str, Tensor]:
+    return as_tensors(data.student.inputs(rows, spec=data.student.spec))
+
+
+def test_one_user_row_broadcasts_over_its_candidates(data: TrainingData) -> None:
+    inputs = batch(data)
+    one = {name: values if name.startswith("ad_") else values[:1] for name, values in inputs.items()}
+    repeated = {
+        name: values if name.startswith("ad_") else values[:1].expand(50, *values.shape[1:])
+        for name, values in inputs.items()
+    }
+    served = Served(student_of(data))
+    assert served(one).shape == (50, len(data.student.spec.schema.tasks))
+    assert torch.allclose(served(one), served(repeated), atol=1e-6)
+
+
+def test_probabilities_do_not_depend_on_the_rest_of_the_batch(data: TrainingData) -> None:
+    served, inputs = Served(student_of(data)), batch(data)
+    alone = served({name: values[7:8] for name, values in inputs.items()})
+    assert torch.allclose(served(inputs)[7:8], alone, atol=1e-6)
+
+
+def test_what_lies_behind_the_mask_is_not_read(data: TrainingData) -> None:
+    served, inputs = Served(student_of(data)), batch(data)
+    behind = inputs["history_mask"] == 0
+    assert behind.any()
+    noisy = {**inputs, "history_z": torch.where(behind[:, :, None], 5.0, inputs["history_z"])}
+    assert torch.equal(served(inputs), served(noisy))
+
+
+def test_the_newest_element_weighs_most(data: TrainingData) -> None:
+    encoder = student_of(data).history
+    assert encoder is not None
+    z = torch.randn(1, 8, data.student.spec.dim, requires_grad=True)
+    encoder(z, torch.ones(1, 8), torch.ones(1, 8), torch.tensor([[8.0, 1.0]])).square().sum().backward()
+    assert z.grad is not None
+    weight = z.grad.abs().sum(dim=2)[0]
+    assert weight[0] == weight.max()
+
+
+def test_a_student_without_history_has_no_encoder(data: TrainingData) -> None:
+    spec = InputSpec(data.student.spec.schema, 0, data.student.spec.dim)
+    student = Student(spec, tiny())
+    assert student.history is None
+    inputs = as_tensors(data.student.inputs(slice(0, 5), spec=spec))
+    assert student(inputs).served.shape == (5, len(spec.schema.tasks))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 2.0])
+def test_beta_scales_what_the_distillation_head_sends_down(data: TrainingData, beta: float) -> None:
+    def gradients(scale: float) -> tuple[Tensor, Tensor]:
+        student = student_of(data, beta=scale)
+        student(batch(data)).distilled.sum().backward()
+        assert student.served.trunk.weight.grad is None
+        assert student.distilled.trunk.weight.grad is not None
+        assert student.second.weight.grad is not None
+        return student.second.weight.grad, student.distilled.trunk.weight.grad
+
+    (below, own), (below_at_one, own_at_one) = gradients(beta), gradients(1.0)
+    assert torch.allclose(below, beta * below_at_one, atol=1e-5)
+    assert torch.allclose(own, own_at_one)
+
+
+def test_both_heads_start_at_the_base_rates(data: TrainingData) -> None:
+    student = Student(data.student.spec, tiny()).eval()
+    student.start_at(torch.from_numpy(data.rates))
+    mean = Served(student)(batch(data)).mean(dim=0)
+    assert torch.allclose(torch.logit(mean), torch.logit(torch.from_numpy(data.rates)), atol=0.5)
+
+
+def test_rows_that_training_never_reached_read_as_unknown() -> None:
+    columns = Columns((10, 5), id_width=3, feature_width=2)
+    tables = [table.detach().clone() for table in columns.parameters()]
+    columns.settle_unseen(np.array([[4, 1], [7, 2]]), columns=[0])
+    ids, features = columns.parameters()
+    for row in range(10):
+        assert torch.equal(ids[row], tables[0][row if row in (4, 7) else 0])
+    assert torch.equal(features, tables[1])
