@@ -10,7 +10,7 @@ from student_models.input_dropout import hide_inputs
 from student_models.recipes import StudentRecipe, tiny
 from student_models.trainer import TrainingData, as_tensors
 
-KEEP_ALL = replace(tiny(), drop_user_id=0.0, drop_ad_id=0.0, drop_history=0.0)
+KEEP_ALL = replace(tiny(), drop_ad=0.0, drop_history=0.0)
 
 
 def hidden(data: TrainingData, recipe: StudentRecipe, rows: int = 200) -> tuple[dict, dict]:
@@ -25,7 +25,7 @@ def test_nothing_is_hidden_at_probability_zero(data: TrainingData) -> None:
 
 def test_the_batch_itself_stays_as_it_was(data: TrainingData) -> None:
     before = data.student.inputs(slice(0, 200), spec=data.student.spec)
-    inputs, _ = hidden(data, replace(tiny(), drop_user_id=1.0, drop_ad_id=1.0, drop_history=1.0))
+    inputs, _ = hidden(data, replace(tiny(), drop_ad=1.0, drop_history=1.0))
     assert all(np.array_equal(before[name], inputs[name].numpy()) for name in before)
 
 
@@ -45,11 +45,15 @@ def test_a_hidden_history_is_that_of_a_user_without_one(data: TrainingData) -> N
     assert all(np.array_equal(without[name].numpy(), values) for name, values in expected.items())
 
 
-def test_a_hidden_ad_is_one_outside_the_catalogue_or_one_without_its_id(data: TrainingData) -> None:
-    inputs, without = hidden(data, replace(KEEP_ALL, drop_ad_id=1.0))
+def test_a_hidden_ad_is_one_outside_the_catalogue(data: TrainingData) -> None:
+    _, without = hidden(data, replace(KEEP_ALL, drop_ad=1.0))
     unknown = data.student.ads.rows(np.full(200, UNKNOWN_AD))
-    assert (without["ad_cat"][:, 0] == 0).all()
-    all_gone = (without["ad_cat"].numpy() == unknown["ad_cat"]).all(axis=1)
-    only_id_gone = (without["ad_cat"][:, 1:] == inputs["ad_cat"][:, 1:]).all(dim=1).numpy()
-    assert (all_gone | only_id_gone).all()
-    assert 0.3 < all_gone.mean() < 0.7
+    assert all(np.array_equal(without[name].numpy(), values) for name, values in unknown.items())
+
+
+def test_rows_are_drawn_by_themselves_in_the_stated_share(data: TrainingData) -> None:
+    inputs, some = hidden(data, replace(KEEP_ALL, drop_ad=0.3))
+    gone = (some["ad_cat"] == 0).all(dim=1)
+    assert 0.2 < gone.float().mean() < 0.4
+    assert torch.equal(some["ad_cat"][~gone], inputs["ad_cat"][~gone])
+    assert all(torch.equal(some[name], inputs[name]) for name in inputs if not name.startswith("ad_"))

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from contracts.features import InputSpec
-from student_models.model import Columns, Served, Student
+from student_models.model import Served, Student
 from student_models.recipes import tiny
 from student_models.trainer import TrainingData, as_tensors
 
@@ -90,13 +89,3 @@ def test_both_heads_start_at_the_base_rates(data: TrainingData) -> None:
     student.start_at(torch.from_numpy(data.rates))
     mean = Served(student)(batch(data)).mean(dim=0)
     assert torch.allclose(torch.logit(mean), torch.logit(torch.from_numpy(data.rates)), atol=0.5)
-
-
-def test_rows_that_training_never_reached_read_as_unknown() -> None:
-    columns = Columns((10, 5), id_width=3, feature_width=2)
-    tables = [table.detach().clone() for table in columns.parameters()]
-    columns.settle_unseen(np.array([[4, 1], [7, 2]]), columns=[0])
-    ids, features = columns.parameters()
-    for row in range(10):
-        assert torch.equal(ids[row], tables[0][row if row in (4, 7) else 0])
-    assert torch.equal(features, tables[1])

@@ -69,9 +69,10 @@ def test_damaged_weights_are_named(run_folder: Path) -> None:
         run.student(run_folder)
 
 
-def test_weights_of_another_recipe_are_refused(run_folder: Path) -> None:
+@pytest.mark.parametrize("field", ["hidden", "a_field_of_another_version"])
+def test_weights_of_another_recipe_are_refused(run_folder: Path, field: str) -> None:
     raw = json.loads((run_folder / RUN).read_text())
-    raw["recipe"]["hidden"] = [32, 8]
+    raw["recipe"][field] = [32, 8]
     (run_folder / RUN).write_text(json.dumps(raw))
     with pytest.raises(InputError, match=r"model.safetensors cannot be loaded"):
         read_run(run_folder).student(run_folder)

@@ -1,0 +1,159 @@
+"""Interaction log + representation log -> model inputs, through contracts/features.py alone.
+
+Legend: T rows in time order, R logged representations, L history length, D served width, K tasks. Everything that does
+not depend on the arm or the seed is computed once; vectors are gathered batch by batch, since [T, L, D] would not fit.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from contracts.embedding import dequantise
+from contracts.errors import InputError
+from contracts.features import AdTable, HistoryBatch, InputSpec, in_order, user_inputs
+from contracts.keys import space_dim, space_dtype
+from events.log import InteractionLog
+from events.representation_shards import Representations
+from events.representations import RepresentationLog
+from events.splits import Calendar
+
+PLACEBO_SEED = 20260529
+"""One fixed permutation for all seeds of the placebo arm."""
+
+
+@dataclass(frozen=True)
+class LoggedVectors:
+    """Decoded served codes of all logged impressions, float32 [R, D], and their times, int64 [R]."""
+
+    vectors: np.ndarray
+    event_ms: np.ndarray
+
+    def shuffled(self, seed: int = PLACEBO_SEED) -> "LoggedVectors":
+        """The same vectors in another order: each impression keeps its time and gets some other impression's z."""
+        return replace(self, vectors=self.vectors[np.random.default_rng(seed).permutation(len(self.vectors))])
+
+
+@dataclass(frozen=True)
+class StudentRows:
+    """Rows of one period, ordered by time, with what a student reads (inputs) and what it learns from (targets).
+
+    event_id uint64, user (table row), event_ms, user_bucket, surface, ad (table row) [T]; index [T, L] rows of `logged`
+    newest first, -1 for none; impressions [T]. Targets: labels float32 [T, K] where `usable` bool [T, K]; soft labels
+    float32 [T, K] where `has_soft` bool [T]; they never reach the inputs.
+    """
+
+    spec: InputSpec
+    event_id: np.ndarray
+    user: np.ndarray
+    event_ms: np.ndarray
+    user_bucket: np.ndarray
+    surface: np.ndarray
+    context: dict[str, np.ndarray]
+    ad: np.ndarray
+    ads: AdTable
+    logged: LoggedVectors
+    index: np.ndarray
+    impressions: np.ndarray
+    labels: np.ndarray
+    usable: np.ndarray
+    soft: np.ndarray
+    has_soft: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.event_id)
+
+    def inputs(self, rows: slice, *, spec: InputSpec, logged: LoggedVectors | None = None) -> dict[str, np.ndarray]:
+        """Model inputs of some rows in the spec's order (B = N); `logged` replaces the vectors (placebo)."""
+        history = None
+        if spec.history_length:
+            logged = logged or self.logged
+            index = self.index[rows, : spec.history_length]
+            history = HistoryBatch.from_index(logged.vectors, logged.event_ms, index, self.impressions[rows])
+        user = user_inputs(
+            spec,
+            user_buckets=self.user_bucket[rows],
+            surfaces=self.surface[rows],
+            now_ms=self.event_ms[rows],
+            context={name: values[rows] for name, values in self.context.items()},
+            history=history,
+        )
+        return in_order(spec, {**user, **self.ads.rows(self.ad[rows])})
+
+
+def student_rows(
+    log: InteractionLog, records: RepresentationLog, calendar: Calendar, period: str, *, history_length: int
+) -> StudentRows:
+    """Inputs and targets of a period's rows, in time order.
+
+    Histories are as of each row's own time: impressions that happened and whose representation was available strictly
+    before it. Labels of the student period count where they were known at its end, those of a later period where they
+    can be judged at all. A row that the teacher has not represented has no soft label. Raises InputError when the
+    representation log belongs to another schema or reaches into the teacher's period, or when the period has no rows.
+    """
+    rows = calendar.rows(log, period)
+    if not len(rows):
+        raise InputError(f"the log {log.schema.name!r} has no rows in period {period!r}; check its calendar.json")
+    logged = _checked(log, records, calendar)
+    times, tasks = log.event_ms[rows], log.schema.tasks
+    end_ms = {
+        task.name: calendar.student.end_ms if period == "student" else calendar.judged_ms(period, task)
+        for task in tasks
+    }
+    usable = np.stack([log.usable(task.name, as_of_ms=end_ms[task.name])[rows] for task in tasks], axis=1)
+    labels = np.stack([log.labels[task.name][rows] for task in tasks], axis=1)
+    soft, has_soft = _soft_labels(logged, [records.tasks.index(task.name) for task in tasks], log.event_id[rows])
+    index, impressions = records.as_of(logged).histories(log.user_ids[log.user[rows]], times, history_length)
+    return StudentRows(
+        spec=InputSpec(log.schema, history_length, space_dim(records.space)),
+        event_id=log.event_id[rows],
+        user=log.user[rows],
+        event_ms=times,
+        user_bucket=log.user_bucket_table()[log.user[rows]],
+        surface=log.surface[rows].astype(np.int64),
+        context={name: values[rows] for name, values in log.context.items()},
+        ad=log.ad[rows],
+        ads=log.ad_table(),
+        logged=LoggedVectors(dequantise(logged.codes, space_dtype(records.space)), logged.event_ms),
+        index=index,
+        impressions=impressions,
+        labels=np.where(usable, labels, 0).astype(np.float32),
+        usable=usable,
+        soft=soft,
+        has_soft=has_soft,
+    )
+
+
+def base_rates(log: InteractionLog, *, before_ms: int) -> np.ndarray:
+    """Mean label of each task over the rows before a time, float32 [K]; one half where no row is known by then."""
+    past = log.event_ms < before_ms
+    rates = []
+    for task in log.schema.tasks:
+        known = past & log.usable(task.name, as_of_ms=before_ms)
+        rates.append(log.labels[task.name][known].mean() if known.any() else 0.5)
+    return np.array(rates, dtype=np.float32)
+
+
+def _checked(log: InteractionLog, records: RepresentationLog, calendar: Calendar) -> Representations:
+    """The representations, if they were made of this log by a teacher that had not trained on them (leak guard 1)."""
+    if records.schema_fingerprint != log.schema.fingerprint():
+        raise InputError(
+            f"representation log {records.space} was made on schema {records.schema_fingerprint}, this log has "
+            f"{log.schema.fingerprint()}; run python -m precompute.backfill on this log"
+        )
+    logged = records.read(z=False)
+    if len(logged.event_ms) and logged.event_ms.min() < calendar.teacher.end_ms:
+        raise InputError(
+            f"representation log {records.space} holds impressions of the teacher's own training period; "
+            "delete it and run python -m precompute.backfill again"
+        )
+    return logged
+
+
+def _soft_labels(logged: Representations, columns: list[int], event_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Soft labels [T, K] in the schema's task order and which rows have one [T], matched by event id."""
+    if not len(logged.event_id):
+        return np.zeros((len(event_id), len(columns)), np.float32), np.zeros(len(event_id), bool)
+    order = np.argsort(logged.event_id, kind="stable")
+    found = order[np.searchsorted(logged.event_id, event_id, sorter=order).clip(max=len(order) - 1)]
+    has_soft = logged.event_id[found] == event_id
+    return (logged.soft[found][:, columns] * has_soft[:, None]).astype(np.float32), has_soft
