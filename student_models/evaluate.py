@@ -29,7 +29,14 @@ PERIOD = "validation"
 """The only period evaluated here: the test period stays closed until a choice is final."""
 
 REFRESHED = "teacher_refreshed"
-COMPARISONS = (("base", "kd"), ("base", "loopfm"), ("base", "kd_loopfm"), ("placebo", "kd_loopfm"))
+COMPARISONS = (
+    ("base", "kd"),
+    ("base", "loopfm"),
+    ("base", "kd_loopfm"),
+    ("placebo", "kd_loopfm"),
+    ("base", "teacher_frozen"),
+    ("base", REFRESHED),
+)
 """Pairs (a, b) whose NE(a) - NE(b) is reported with an interval: gains over base, and knowledge over capacity."""
 
 
@@ -118,28 +125,34 @@ def evaluate(
         result["ne"][task] = means
         result["auc"][task] = {name: float(np.mean([score.auc for score in of])) for name, of in scores.items()}
         result["spread"][task] = {name: float(np.std([score.ne for score in of])) for name, of in scores.items()}
-        result["transfer_ratio"][task] = _transfer_ratios(means)
-        result["gain"][task] = {
-            f"{b} over {a}": _interval_json(
-                bootstrap_ne_difference(rows.labels, of_task[a], of_task[b], rows.users, resamples=resamples, seed=seed)
+        gains = {
+            (a, b): bootstrap_ne_difference(
+                rows.labels, *_paired(of_task[a], of_task[b]), rows.users, resamples=resamples, seed=seed
             )
             for a, b in COMPARISONS
             if a in of_task and b in of_task
         }
+        result["gain"][task] = {f"{b} over {a}": _interval_json(gain) for (a, b), gain in gains.items()}
+        result["transfer_ratio"][task] = _transfer_ratios(means, gains.get(("base", REFRESHED)))
         result["rows"][task] = _rows_json(next(iter(scores.values()))[0])
         if truth is not None:
             result.setdefault("best_ne", {})[task] = ne(rows.labels, truth[rows.mask, column]).ne
     return result
 
 
-def _transfer_ratios(means: Mapping[str, float]) -> dict[str, float]:
-    """TR of every arm; empty without a base and a refreshed teacher. A teacher no better than base gives NaN: there is
-    nothing to transfer."""
-    if "base" not in means or REFRESHED not in means:
+def _paired(a_ST: np.ndarray, b_ST: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both with the seeds of the one that has more: a teacher's only run stands beside every seed of an arm."""
+    seeds = max(len(a_ST), len(b_ST))
+    return np.broadcast_to(a_ST, (seeds, a_ST.shape[1])), np.broadcast_to(b_ST, (seeds, b_ST.shape[1]))
+
+
+def _transfer_ratios(means: Mapping[str, float], gap: Interval | None) -> dict[str, float]:
+    """TR of every arm; empty without a base and a refreshed teacher. NaN where the interval of the teacher's gain over
+    base holds zero: nothing to transfer is resolved, and a ratio over noise says nothing."""
+    if gap is None:
         return {}
-    gap = means["base"] - means[REFRESHED]
     return {
-        arm.name: (means["base"] - means[arm.name]) / gap if gap > 0 else float("nan")
+        arm.name: (means["base"] - means[arm.name]) / gap.value if gap.low > 0 else float("nan")
         for arm in ARMS
         if arm.name in means
     }
