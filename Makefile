@@ -1,5 +1,8 @@
 # Every target sets up what it needs: on a machine with Python 3.11 or newer, `make demo` or `make test` is enough.
 
+# the last line of `make demo` is its JSON object, also when another make calls this one
+MAKEFLAGS += --no-print-directory
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
