@@ -101,17 +101,15 @@ class RepresentationLog:
     @property
     def end_offset(self) -> int:
         """Where new rows go on: the end of the last shard that was ever appended."""
-        shards = self.shards()
-        return max(self._index.covered_offset, shards[-1].end if shards else 0)
+        return self._end(self.shards())
 
     def shards(self) -> list[Shard]:
         """The shards that stand in the folder now, by offset; InputError when two of them overlap."""
-        found = [
-            Shard(int(match[1]), int(match[2]), entry)
-            for entry in self.folder.iterdir()
-            if (match := _SHARD.fullmatch(entry.name))
-        ]
-        found.sort(key=lambda shard: shard.first)
+        found = self._listed()
+        # a listing is no snapshot: beside a writer it may hold a shard and lack the one before it, which a second
+        # listing then shows; a gap that stays is a deleted shard
+        while self._gaps(found) and (again := self._listed()) != found:
+            found = again
         for before, after in pairwise(found):
             if after.first < before.end:
                 raise InputError(f"{after.path} overlaps {before.path.name}; delete both and run the refresh again")
@@ -119,19 +117,15 @@ class RepresentationLog:
 
     def missing(self) -> list[tuple[int, int]]:
         """Ranges of offsets below `end_offset` that no shard covers: a shard was deleted there."""
-        gaps, at = [], 0
-        for shard in self.shards():
-            if shard.first > at:
-                gaps.append((at, shard.first))
-            at = shard.end
-        return gaps + ([(at, self.end_offset)] if at < self.end_offset else [])
+        return self._gaps(self.shards())
 
     def whole(self) -> list[Shard]:
         """All shards; InputError when one was deleted, so that nobody takes a part of the log for the log."""
-        if gaps := self.missing():
+        shards = self.shards()
+        if gaps := self._gaps(shards):
             first, end = gaps[0]
             raise InputError(f"{self.folder} lacks the offsets {first}-{end}; run the refresh or the backfill again")
-        return self.shards()
+        return shards
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -179,6 +173,26 @@ class RepresentationLog:
     def as_of(self, rows: Representations) -> AsOf:
         """Histories over rows of this log, with its epoch and quantiser in their records."""
         return AsOf(rows, fence=self.epoch, dtype=space_dtype(self.space))
+
+    def _listed(self) -> list[Shard]:
+        found = [
+            Shard(int(match[1]), int(match[2]), entry)
+            for entry in self.folder.iterdir()
+            if (match := _SHARD.fullmatch(entry.name))
+        ]
+        return sorted(found, key=lambda shard: shard.first)
+
+    def _end(self, shards: list[Shard]) -> int:
+        return max(self._index.covered_offset, shards[-1].end if shards else 0)
+
+    def _gaps(self, shards: list[Shard]) -> list[tuple[int, int]]:
+        gaps, at = [], 0
+        for shard in shards:
+            if shard.first > at:
+                gaps.append((at, shard.first))
+            at = max(at, shard.end)
+        end = self._end(shards)
+        return gaps + ([(at, end)] if at < end else [])
 
     def _check(self, rows: Representations, first: int, end: int) -> None:
         name = f"shard {first}-{end} of {self.space}"

@@ -130,6 +130,28 @@ def test_a_deleted_shard_is_missed_wherever_it_was(log, which):
         again.read()
 
 
+def test_a_shard_that_is_appended_while_a_reader_looks_is_no_gap(log, monkeypatch):
+    reader = RepresentationLog(log.folder)
+    listed = reader._listed
+
+    def listed_before_an_append():
+        found = listed()
+        if log.end_offset == 120:
+            append(log, made_rows(40, first=120))
+        return found
+
+    monkeypatch.setattr(reader, "_listed", listed_before_an_append)
+    assert len(reader.whole()) == 3
+    assert len(reader.whole()) == 4
+
+
+def test_a_listing_that_lacks_a_shard_before_its_last_one_is_taken_again(log, monkeypatch):
+    complete = log.shards()
+    listings = iter([[complete[0], complete[2]]])
+    monkeypatch.setattr(log, "_listed", lambda: next(listings, complete))
+    assert log.whole() == complete
+
+
 def test_a_gap_is_filled_in_a_new_epoch(log):
     expected = log.read()
     log.shards()[1].path.unlink()
