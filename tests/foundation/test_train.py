@@ -66,6 +66,12 @@ def test_a_finished_checkpoint_is_never_overwritten(tiny_log_dir: Path, tiny_che
         train(tiny_log_dir, tiny_checkpoint, recipe_name="tiny")
 
 
+def test_a_file_in_the_way_is_named(tiny_log_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "gem").write_text("mine")
+    with pytest.raises(InputError, match="is a file"):
+        train(tiny_log_dir, tmp_path / "gem", recipe_name="tiny")
+
+
 def test_a_checkpoint_continues_in_time_order(tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     train(tiny_log_dir, tmp_path / "refreshed", period="student", parent=tiny_checkpoint)
     base, refreshed = read_info(tiny_checkpoint), read_info(tmp_path / "refreshed")
@@ -73,7 +79,7 @@ def test_a_checkpoint_continues_in_time_order(tiny_log_dir: Path, tiny_checkpoin
     assert refreshed.recipe == base.recipe
     assert refreshed.trained_from_ms == base.trained_from_ms
     assert refreshed.trained_until_ms > base.trained_until_ms
-    step = "step:task_logits.weight"
+    step = "step:pair_logits.weight"
     assert read_moments(tmp_path / "refreshed")[step] == read_moments(tiny_checkpoint)[step] + refreshed.steps
 
 

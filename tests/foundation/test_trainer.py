@@ -22,13 +22,13 @@ def rows(tiny_log: InteractionLog, tiny_calendar: Calendar) -> np.ndarray:
     return tiny_calendar.rows(tiny_log, "teacher")
 
 
-def trainer(log: InteractionLog, rows: np.ndarray, *, seed: int = 0) -> Trainer:
+def trainer(log: InteractionLog, rows: np.ndarray, *, seed: int = 0, continued: bool = False) -> Trainer:
     recipe = tiny()
     tensors = LogTensors(log)
     source = BatchSource(tensors, rows, history_length=recipe.model.history_length)
     targets = Targets.of(tensors, rows, as_of_ms=int(log.event_ms[rows].max()) + 1)
     torch.manual_seed(seed)
-    return Trainer(Gem(tensors.layout, recipe.model), recipe.train, source, targets, seed=seed)
+    return Trainer(Gem(tensors.layout, recipe.model), recipe.train, source, targets, seed=seed, continued=continued)
 
 
 def weights(run: Trainer) -> dict[str, torch.Tensor]:
@@ -70,6 +70,16 @@ def test_a_restored_run_takes_the_steps_of_an_uninterrupted_one(tiny_log: Intera
         assert whole.step(step) == resumed.step(step)
     one, other = weights(whole), weights(resumed)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_continued_run_takes_smaller_steps(tiny_log: InteractionLog, rows: np.ndarray) -> None:
+    moved = []
+    for continued in (False, True):
+        run = trainer(tiny_log, rows, continued=continued)
+        before = weights(run)
+        run.step(0)
+        moved.append((weights(run)["pair_logits.weight"] - before["pair_logits.weight"]).norm().item())
+    assert moved[1] == pytest.approx(tiny().train.continued_rate * moved[0], rel=1e-3)
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(tiny_log: InteractionLog, rows: np.ndarray) -> None:

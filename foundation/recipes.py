@@ -1,0 +1,168 @@
+"""What would change GEM's numbers: sizes of the model and settings of its training, as frozen dataclasses.
+
+A recipe is a function that returns a complete `Recipe`; it is saved as JSON with every checkpoint.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from contracts.errors import InputError
+
+REPRESENTATION_DIM = 64
+REPRESENTATION_PREFIXES = (8, 16, 32, 64)
+"""Width of z and its prefixes that are usable alone (LoopFM 1.1, Matryoshka); the representation log relies on both."""
+
+
+@dataclass(frozen=True)
+class GemConfig:
+    """Sizes of the model. `dim` is the token width D, split over `heads`; embeddings are `embedding_dim` wide.
+
+    `history_length` is the configured maximum length: the tau of GDPA (foundation.md 9(b), 1) counts it plus the
+    request token. `pffn_hidden` is F, `summary_tokens` n_sum of WeightGen, `seeds` > `pooled_tokens` those of HSP,
+    `kron_rank` k of SumKronLinear, `window` the sliding window w (None: full attention), `experts` M parallel Wukong
+    blocks with an FM of rank `fm_rank` and an MLP of width `fm_hidden`. `dropout` acts on set tokens and in the head.
+    """
+
+    dim: int
+    heads: int
+    layers: int
+    embedding_dim: int
+    history_length: int
+    pffn_hidden: int
+    summary_tokens: int
+    seeds: int
+    pooled_tokens: int
+    kron_rank: int
+    window: int | None
+    experts: int
+    fm_rank: int
+    fm_hidden: int
+    head_hidden: tuple[int, ...]
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    """One pass in time order. Rates fall linearly to `final_rate` of their start after `warmup_steps`; a run that
+    continues a checkpoint takes `continued_rate` of them all.
+
+    `user_dropout` and `ad_dropout` are the shares of rows whose id reads as unknown, so that the out-of-vocabulary
+    rows are trained and ids are not memorised (quality_anchors.md: .3 and .05 to .1). The newest `untimed_per_user`
+    events before the log, where a source has such, train first.
+    """
+
+    batch_rows: int
+    dense_rate: float
+    table_rate: float
+    weight_decay: float
+    user_dropout: float
+    ad_dropout: float
+    untimed_per_user: int
+    warmup_steps: int
+    final_rate: float
+    continued_rate: float
+    compressor_rate: float
+    checkpoint_steps: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything behind a checkpoint's numbers besides the data and the seed."""
+
+    name: str
+    model: GemConfig
+    train: TrainRecipe
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Recipe":
+        """Inverse of `to_json`; InputError when a field is missing or unknown."""
+        try:
+            model = {**raw["model"], "head_hidden": tuple(raw["model"]["head_hidden"])}
+            return cls(raw["name"], GemConfig(**model), TrainRecipe(**raw["train"]))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"not a recipe of this version ({error}); train the checkpoint again") from error
+
+
+def tiny() -> Recipe:
+    """For tests and smoke runs: seconds on one core."""
+    model = GemConfig(
+        dim=16,
+        heads=2,
+        layers=2,
+        embedding_dim=8,
+        history_length=16,
+        pffn_hidden=8,
+        summary_tokens=4,
+        seeds=8,
+        pooled_tokens=4,
+        kron_rank=2,
+        window=4,
+        experts=2,
+        fm_rank=4,
+        fm_hidden=32,
+        head_hidden=(64, 32),
+    )
+    train = TrainRecipe(
+        batch_rows=64,
+        dense_rate=3e-3,
+        table_rate=3e-3,
+        weight_decay=0.0,
+        user_dropout=0.3,
+        ad_dropout=0.05,
+        untimed_per_user=4,
+        warmup_steps=5,
+        final_rate=0.05,
+        continued_rate=0.5,
+        compressor_rate=3e-3,
+        checkpoint_steps=10,
+    )
+    return Recipe("tiny", model, train)
+
+
+def small() -> Recipe:
+    """For two CPU cores: about 1,500 rows a second. Chosen on 30 April of KuaiRand and on the synthetic demo world."""
+    model = GemConfig(
+        dim=32,
+        heads=2,
+        layers=2,
+        embedding_dim=16,
+        history_length=30,
+        pffn_hidden=32,
+        summary_tokens=8,
+        seeds=16,
+        pooled_tokens=8,
+        kron_rank=4,
+        window=8,
+        experts=2,
+        fm_rank=8,
+        fm_hidden=64,
+        head_hidden=(128, 64),
+        dropout=0.1,
+    )
+    train = TrainRecipe(
+        batch_rows=64,
+        dense_rate=2e-3,
+        table_rate=2e-3,
+        weight_decay=1e-4,
+        user_dropout=0.3,
+        ad_dropout=0.05,
+        untimed_per_user=4,
+        warmup_steps=50,
+        final_rate=0.02,
+        continued_rate=0.5,
+        compressor_rate=2e-3,
+        checkpoint_steps=1000,
+    )
+    return Recipe("small", model, train)
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name; InputError lists the names."""
+    known: dict[str, Callable[[], Recipe]] = {"tiny": tiny, "small": small}
+    if name not in known:
+        raise InputError(f"no recipe {name!r}; choose one of {sorted(known)}")
+    return known[name]()

@@ -1,0 +1,150 @@
+"""`python -m foundation.train`: train GEM on one period of a log, in time order, and write a checkpoint."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+
+from contracts.command import report, run, track
+from contracts.errors import InputError
+from events.log import InteractionLog
+from events.splits import Calendar, Period
+from events.store import read_calendar, read_log
+from foundation.batch import BatchSource
+from foundation.checkpoint import (
+    INFO,
+    Checkpoint,
+    check_schema,
+    read_info,
+    read_model,
+    read_moments,
+    read_progress,
+    write_checkpoint,
+    write_progress,
+)
+from foundation.curriculum import untimed_events
+from foundation.gem import Gem
+from foundation.log_tensors import LogTensors
+from foundation.recipes import Recipe, recipe
+from foundation.targets import Targets
+from foundation.trainer import Trainer
+
+DEFAULT_RECIPE = "small"
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    log: Annotated[Path, typer.Option(help="folder of the interaction log")],
+    out: Annotated[Path, typer.Option(help="folder of the checkpoint; must not hold a finished one")],
+    recipe_name: Annotated[str | None, typer.Option("--recipe", help="tiny or small (default: small)")] = None,
+    period: Annotated[str, typer.Option(help="period of the log's calendar to train on")] = "teacher",
+    parent: Annotated[Path | None, typer.Option("--from", help="checkpoint to continue; its recipe is kept")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of initialisation and dropout")] = 0,
+    resume: Annotated[bool, typer.Option(help="go on with the run that an earlier call left in --out")] = False,
+) -> None:
+    """Train GEM on one period, one pass in time order; a killed run goes on with --resume."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; choose another --out")
+    if (out / INFO).is_file():
+        if not resume:
+            raise InputError(f"{out} holds a finished checkpoint; choose another --out or delete it")
+        report({"checkpoint": str(out), "run": read_info(out).run, "already_finished": True})
+        return
+    interactions, calendar = read_log(log), read_calendar(log)
+    base = None if parent is None else read_info(parent)
+    if base is not None:
+        check_schema(base, interactions.schema, source=str(parent))
+    trainer, plan = prepare(interactions, calendar, _recipe(recipe_name, base), period=period, base=base, seed=seed)
+    if parent is not None:
+        trainer.load(read_model(parent), read_moments(parent))
+    first = 0
+    if resume and (kept := read_progress(out, run=plan.to_json())) is not None:
+        weights, moments, first = kept
+        trainer.load(weights, moments)
+    started, losses = time.monotonic(), []
+    for step in track(range(first, trainer.steps), title="training"):
+        losses.append(trainer.step(step))
+        if (step + 1) % plan.recipe.train.checkpoint_steps == 0:
+            write_progress(out, *trainer.state(), step=step + 1, run=plan.to_json())
+    finished = write_checkpoint(out, *trainer.state(), plan)
+    last = losses[-max(1, len(losses) // 10) :]
+    report(
+        {
+            "checkpoint": str(out),
+            "run": finished.run,
+            "recipe": plan.recipe.name,
+            "period": period,
+            "rows": plan.rows,
+            "untimed_events": plan.untimed_events,
+            "steps": trainer.steps,
+            "resumed_at": first,
+            "loss": sum(last) / max(1, len(last)),
+            "seconds": round(time.monotonic() - started, 1),
+            "trained_until_ms": finished.trained_until_ms,
+        }
+    )
+
+
+def prepare(
+    interactions: InteractionLog,
+    calendar: Calendar,
+    chosen: Recipe,
+    *,
+    period: str,
+    base: Checkpoint | None,
+    seed: int,
+) -> tuple[Trainer, Checkpoint]:
+    """A trainer at its first step, and the description of the checkpoint that it will leave (`run` still empty)."""
+    rows, days = calendar.rows(interactions, period), calendar.period(period)
+    if not len(rows):
+        raise InputError(f"the log has no impressions in its period {period!r}; choose another --period")
+    per_user = chosen.train.untimed_per_user if base is None else 0
+    untimed = untimed_events(interactions, per_user=per_user, before_ms=days.start_ms, seed=seed)
+    events, tensors = np.concatenate([untimed, rows]), LogTensors(interactions)
+    source = BatchSource(tensors, events, history_length=chosen.model.history_length)
+    targets = Targets.of(tensors, events, as_of_ms=days.end_ms)
+    torch.manual_seed(seed)
+    model, continued = Gem(tensors.layout, chosen.model), base is not None
+    trainer = Trainer(model, chosen.train, source, targets, seed=seed, continued=continued)
+    plan = Checkpoint(
+        run="",
+        recipe=chosen,
+        schema=interactions.schema,
+        fingerprint=interactions.schema.fingerprint(),
+        seed=seed,
+        period=period,
+        rows=len(rows),
+        untimed_events=len(untimed),
+        steps=trainer.steps,
+        trained_from_ms=_begin(days, base),
+        trained_until_ms=days.end_ms,
+        parent=None if base is None else base.run,
+    )
+    return trainer, plan
+
+
+def _recipe(name: str | None, base: Checkpoint | None) -> Recipe:
+    """The recipe asked for; a continued checkpoint keeps its own."""
+    if base is None:
+        return recipe(name or DEFAULT_RECIPE)
+    if name not in (None, base.recipe.name):
+        raise InputError(f"--recipe {name} differs from {base.recipe.name!r} of the checkpoint; leave --recipe out")
+    return base.recipe
+
+
+def _begin(days: Period, base: Checkpoint | None) -> int:
+    """Start of everything learned; a continued checkpoint must not go back in time."""
+    if base is None:
+        return days.start_ms
+    if days.start_ms < base.trained_until_ms:
+        raise InputError(f"--period {days.name} begins before the checkpoint's training ended; choose a later period")
+    return base.trained_from_ms
+
+
+if __name__ == "__main__":
+    run(app)
