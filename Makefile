@@ -21,7 +21,7 @@ OUT ?= runs/$(DATA)
 HOST ?= http://127.0.0.1:8000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check serve load clean
+.PHONY: help setup demo results test check serve load clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)  ## the whole chain, ending in one ranked request: DATA=synthetic (default), kuairand (KUAIRAND_DIR=...) or smoke
-	@$(BIN)/python scripts/demo.py --data $(DATA) --out $(OUT)
+	@$(BIN)/python -m scripts.demo --data $(DATA) --out $(OUT)
+
+results: $(INSTALLED)  ## every experiment behind a number in the README: both demos, figures into results/ (KUAIRAND_DIR=...)
+	$(BIN)/python -m scripts.demo --data synthetic --out runs/synthetic --record results/demo_synthetic.json
+	$(BIN)/python -m scripts.demo --data kuairand --out runs/kuairand --record results/demo_kuairand.json
 
 test: $(INSTALLED)  ## all tests, with coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \

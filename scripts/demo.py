@@ -30,6 +30,7 @@ from rich.table import Table
 
 from events.representations import AsOf, RepresentationLog
 from events.store import read_log
+from scripts.provenance import record
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = ".gem-demo"
@@ -60,6 +61,7 @@ def main() -> None:
     parser = ArgumentParser(description="Run the whole chain once, ending in one ranked request.")
     parser.add_argument("--data", choices=sorted(TRACKS), default="synthetic", help="which log (default: synthetic)")
     parser.add_argument("--out", type=Path, help="work folder, emptied first (default: runs/<data>)")
+    parser.add_argument("--record", type=Path, help="write all figures with their provenance to this JSON file")
     options = parser.parse_args()
     out = (options.out or ROOT / "runs" / options.data).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -71,9 +73,11 @@ def main() -> None:
     response = demo.serve()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak_gb = usage / (1 << 30 if sys.platform == "darwin" else 1 << 20)
-    print(
-        f"\ndone in {time.monotonic() - demo.started:.0f} s; largest process {peak_gb:.2f} GB; everything is in {out}"
-    )
+    seconds = time.monotonic() - demo.started
+    print(f"\ndone in {seconds:.0f} s; largest process {peak_gb:.2f} GB; everything is in {out}")
+    if options.record:
+        cost = {"seconds": round(seconds), "largest_process_gb": round(peak_gb, 2), "started_s": demo.started_s}
+        record(options.record, command=f"make demo DATA={options.data}", figures=figures, cost=cost)
     result = {key: figures[key] for key in ("split", "ne", "auc", "transfer_ratio", "best_ne") if key in figures}
     print(json.dumps({"data": options.data, **result, "rank": {"embedding": response["embedding"]}}))
 
@@ -83,6 +87,7 @@ class Demo:
 
     def __init__(self, track: Track, out: Path) -> None:
         self.track, self.out, self.number, self.started = track, out, 0, time.monotonic()
+        self.started_s: dict[str, int] = {}
         self.log, self.teacher, self.refreshed = out / "log", out / "teacher", out / "teacher_refreshed"
         self.space = Path()
 
@@ -150,7 +155,8 @@ class Demo:
 
     def title(self, text: str) -> None:
         self.number += 1
-        print(f"\n[{self.number}] {text}  ({time.monotonic() - self.started:.0f} s)", flush=True)
+        elapsed_s = self.started_s[text] = round(time.monotonic() - self.started)
+        print(f"\n[{self.number}] {text}  ({elapsed_s} s)", flush=True)
 
     def step(self, text: str, module: str, *options: object) -> dict[str, Any]:
         """Run one command; its output passes through, but for the last line: the JSON object that is returned."""

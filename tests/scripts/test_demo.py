@@ -1,11 +1,15 @@
 """The demo's own promises: a failing step stops it with its code, what it starts is stopped, foreign files are kept."""
 
+import json
+import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from scripts import demo
 from scripts.demo import TRACKS, Demo
+from scripts.provenance import record
 from tests.conftest import free_port
 
 
@@ -63,3 +67,15 @@ def test_a_work_folder_is_emptied_and_any_other_folder_is_kept(tmp_path: Path) -
         demo.empty(foreign)
     assert stopped.value.code == 2
     assert (foreign / "thesis.txt").exists()
+
+
+def test_recorded_figures_name_command_commit_machine_and_date(tmp_path: Path) -> None:
+    file = tmp_path / "demo.json"
+    record(file, command="make demo", figures={"ne": {"click": {"base": 0.9}}}, cost={"seconds": 1})
+    recorded = json.loads(file.read_text())
+    assert recorded["command"] == "make demo"
+    assert re.fullmatch(r"[0-9a-f]{40}(\+changes)?", recorded["commit"])
+    assert recorded["machine"]["cores"] > 0
+    assert datetime.fromisoformat(recorded["date"]).tzinfo is not None
+    assert recorded["ne"] == {"click": {"base": 0.9}}
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.json"]

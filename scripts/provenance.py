@@ -1,0 +1,38 @@
+"""Where a figure comes from: command, commit, machine and date, written beside it."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str, Any]) -> None:
+    """Write the comparison's figures with command, commit, machine and date."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "-uno", "--", ".", ":!results"], capture_output=True, text=True, check=True
+    )
+    machine = {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform(), "python": sys.version}
+    versions = {name: version(name) for name in ("torch", "numpy", "onnxruntime")}
+    provenance = {
+        "command": command,
+        "commit": commit + ("+changes" if changed.stdout else ""),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {**machine, **versions},
+    }
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps({**provenance, **cost, **figures}, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def processor() -> str:
+    """Name of the processor; the architecture where the system does not tell."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    return names[0] if names else platform.machine()
