@@ -27,8 +27,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is true of a finished run. `run` is the sha256 of model.safetensors, `parent` that of the checkpoint it
-    continues; it learned from `rows` of the log in [trained_from_ms, trained_until_ms), after `untimed_events`."""
+    """What is true of a finished run. `run` is the sha256 of model.safetensors, `moments` that of
+    optimizer.safetensors, `parent` the run of the checkpoint it continues; it learned from `rows` of the log in
+    [trained_from_ms, trained_until_ms), after `untimed_events`."""
 
     run: str
     recipe: Recipe
@@ -42,6 +43,7 @@ class Checkpoint:
     trained_from_ms: int
     trained_until_ms: int
     parent: str | None = None
+    moments: str = ""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -51,11 +53,11 @@ class Checkpoint:
 def write_checkpoint(
     folder: Path, model: dict[str, Tensor], moments: dict[str, Tensor], info: Checkpoint
 ) -> Checkpoint:
-    """Writes the folder, checkpoint.json last, and removes the run's progress; `info.run` is filled in."""
+    """Writes the folder, checkpoint.json last, and removes the run's progress; the digests in `info` are filled in."""
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / MODEL, model)
     _save(folder / OPTIMIZER, moments)
-    finished = Checkpoint(**{**vars(info), "run": _digest(folder / MODEL)})
+    finished = Checkpoint(**{**vars(info), "run": _digest(folder / MODEL), "moments": _digest(folder / OPTIMIZER)})
     temporary = folder / f"{INFO}.tmp"
     temporary.write_text(json.dumps(finished.to_json(), indent=1))
     os.replace(temporary, folder / INFO)
@@ -88,8 +90,10 @@ def read_model(folder: Path) -> dict[str, Tensor]:
     return _load(folder / MODEL)
 
 
-def read_moments(folder: Path) -> dict[str, Tensor]:
-    """The optimiser's state, to continue training."""
+def read_moments(folder: Path, info: Checkpoint) -> dict[str, Tensor]:
+    """The optimiser's state, to continue training; InputError when it is not the one that `info` describes."""
+    if not (folder / OPTIMIZER).is_file() or _digest(folder / OPTIMIZER) != info.moments:
+        raise InputError(f"{folder / OPTIMIZER} is missing or differs from its sha256 in {INFO}; copy it again")
     return _load(folder / OPTIMIZER)
 
 

@@ -20,7 +20,7 @@ from events.store import read_calendar, read_log
 from foundation.checkpoint import check_schema
 from foundation.teacher import Teacher
 
-ALL = "all"
+ALL, TEST = "all", "test"
 
 app = typer.Typer(add_completion=False)
 
@@ -33,6 +33,10 @@ def main(
     predictions: Annotated[Path | None, typer.Option(help="Parquet file for event_id and p_<task> of each row")] = None,
 ) -> None:
     """Evaluate a checkpoint on one period: a table per task and surface, then the same as JSON on the last line."""
+    if period == TEST:
+        raise InputError("the test period stays closed until a choice is final; evaluate --period validation")
+    if predictions is not None:
+        predictions.parent.mkdir(parents=True, exist_ok=True)
     events, calendar, teacher = read_log(log), read_calendar(log), Teacher.load(checkpoint)
     check_schema(teacher.info, events.schema, source=str(checkpoint))
     rows = calendar.rows(events, period)
@@ -76,7 +80,6 @@ def write_predictions(path: Path, log: InteractionLog, rows: np.ndarray, soft: n
     columns: dict[str, Any] = {"event_id": log.event_id[rows]}
     for column, task in enumerate(log.schema.tasks):
         columns[f"p_{task.name}"] = soft[:, column].astype(np.float32)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(pa.table(columns), temporary)
     os.replace(temporary, path)

@@ -2,7 +2,7 @@
 
 Legend: B batch, N set tokens, D width. The factorisation machine of Rendle (2010), beside a deep model as in DeepFM
 (1703.04247). Wukong blocks reach the same pairs only through norms and MLPs, which one pass over little data does not
-teach them: on the synthetic demo world the user's interests and the ad's category hardly met without this path.
+teach them (docs/log.md has what this path brought).
 """
 
 from torch import Tensor

@@ -9,9 +9,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from contracts.errors import InputError
 from foundation.batch import GemBatch
 from foundation.compressor import Compressor
 from foundation.factorisation import pair_products
+from foundation.first_order import FirstOrder
 from foundation.kunlun import KunlunLayer, SequenceGeometry
 from foundation.layout import InputLayout
 from foundation.recipes import GemConfig
@@ -32,8 +34,8 @@ class GemOutput:
 
 
 class Gem(nn.Module):
-    """Tokens -> Kunlun layers -> a head over [set tokens; last sequence summary]. Beside them a factorisation machine
-    over the raw set tokens, and the compressor."""
+    """Tokens -> Kunlun layers -> a head over [set tokens; last sequence summary]. Beside them first-order terms, a
+    factorisation machine over the raw set tokens, and the compressor."""
 
     def __init__(self, layout: InputLayout, config: GemConfig) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class Gem(nn.Module):
         )
         self.pair_logits = nn.Linear(config.dim, tasks, bias=False)
         nn.init.normal_(self.pair_logits.weight, std=0.1)
+        self.first_order = FirstOrder(layout)
         self.compressor = Compressor(config.head_hidden[0] + config.dim)
 
     def forward(self, batch: GemBatch, *, user_dropout: float = 0.0, ad_dropout: float = 0.0) -> GemOutput:
@@ -69,7 +72,18 @@ class Gem(nn.Module):
             s_BTD, x_BND, h_BPD = layer(s_BTD, x_BND, geometry)
         hidden_BE = self.first(torch.cat([x_BND, h_BPD], dim=1).flatten(1))
         logits_BK = self.rest(hidden_BE) + self.pair_logits(pairs_BD)
+        logits_BK = logits_BK + self.first_order(batch.set_codes_BC, batch.set_floats_BG)
         return GemOutput(logits_BK, torch.cat([hidden_BE, pairs_BD], dim=1))
+
+
+def load_weights(model: Gem, weights: dict[str, Tensor]) -> None:
+    """Set the weights; InputError when they belong to another version of the model."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            "the checkpoint's weights do not fit this version of GEM; train it again with foundation.train"
+        ) from error
 
 
 def _hidden(before: int, after: int) -> nn.Sequential:

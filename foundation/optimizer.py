@@ -1,6 +1,8 @@
-"""Two optimisers as one: AdamW for the dense parameters, row-wise lazy Adam for the embedding table.
+"""Three optimisers as one: AdamW for the dense parameters, lazy Adam for the embedding table, Adagrad for the
+first-order weights.
 
-A dense Adam step would touch every row of the table; SparseAdam touches the rows of the batch.
+A dense Adam step would touch every row of a table; SparseAdam and Adagrad touch the rows of the batch. Adagrad gives a
+weight of a rare value large steps, which first-order terms need and embeddings do not bear.
 """
 
 import torch
@@ -19,33 +21,38 @@ class GemOptimizer:
     def __init__(self, model: nn.Module, recipe: TrainRecipe) -> None:
         named = dict(model.named_parameters())
         tables = {name: p for name, p in named.items() if name.endswith("tokens.table.weight")}
+        first_order = {name: p for name, p in named.items() if name.endswith("first_order.table.weight")}
         compressor = {name: p for name, p in named.items() if name.startswith("compressor.")}
-        dense = {name: p for name, p in named.items() if name not in tables and name not in compressor}
+        dense = {name: p for name, p in named.items() if name not in {*tables, *first_order, *compressor}}
         self._dense = list(dense.values())
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in named.items()}
-        self._rates = (recipe.dense_rate, recipe.compressor_rate, recipe.table_rate)
+        self._rates = (recipe.dense_rate, recipe.compressor_rate, recipe.table_rate, recipe.first_order_rate)
         groups = [
             {"params": list(dense.values()), "lr": recipe.dense_rate, "weight_decay": recipe.weight_decay},
             {"params": list(compressor.values()), "lr": recipe.compressor_rate, "weight_decay": 0.0},
         ]
         self._adam = torch.optim.AdamW(groups, fused=True)
         self._sparse = torch.optim.SparseAdam(list(tables.values()), lr=recipe.table_rate)
+        self._adagrad = torch.optim.Adagrad(list(first_order.values()), lr=recipe.first_order_rate)
+        self._all = (self._adam, self._sparse, self._adagrad)
 
     def step(self, loss: Tensor, *, rate: float) -> None:
         """One update by the gradient of `loss`, at `rate` times each group's own rate."""
-        self._adam.zero_grad(set_to_none=True)
-        self._sparse.zero_grad(set_to_none=True)
+        for optimiser in self._all:
+            optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self._dense, GRADIENT_NORM)
-        for group, own in zip([*self._adam.param_groups, *self._sparse.param_groups], self._rates, strict=True):
+        groups = [group for optimiser in self._all for group in optimiser.param_groups]
+        for group, own in zip(groups, self._rates, strict=True):
             group["lr"] = rate * own
-        self._adam.step()
-        self._sparse.step()
+        with torch.sparse.check_sparse_tensor_invariants(False):  # the checks cost; leaving them unset warns
+            for optimiser in self._all:
+                optimiser.step()
 
     def state(self) -> dict[str, Tensor]:
         """Every moment and step count as "<moment>:<parameter>"."""
         tensors = {}
-        for optimiser in (self._adam, self._sparse):
+        for optimiser in self._all:
             for parameter, moments in optimiser.state.items():
                 for moment, value in moments.items():
                     value = value if isinstance(value, Tensor) else torch.tensor(float(value))
@@ -55,16 +62,15 @@ class GemOptimizer:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Inverse of `state`; InputError when a tensor belongs to no parameter."""
         parameters = {name: parameter for parameter, name in self._names.items()}
-        sparse = {parameter for group in self._sparse.param_groups for parameter in group["params"]}
+        home = {p: optimiser for optimiser in self._all for group in optimiser.param_groups for p in group["params"]}
         for key, value in tensors.items():
             moment, _, name = key.partition(":")
             if name not in parameters:
                 raise InputError(f"the optimiser's state names {name!r}, which the model lacks; train from the start")
             parameter = parameters[name]
-            if parameter in sparse:
-                self._sparse.state[parameter][moment] = int(value) if moment == "step" else value.clone()
-            else:
-                self._adam.state[parameter][moment] = value.clone()
+            optimiser = home[parameter]
+            counts = optimiser is self._sparse and moment == "step"  # SparseAdam counts in a plain integer
+            optimiser.state[parameter][moment] = int(value) if counts else value.clone()
 
 
 def linear_rate(step: int, *, steps: int, warmup: int, final: float) -> float:

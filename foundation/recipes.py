@@ -55,6 +55,7 @@ class TrainRecipe:
     batch_rows: int
     dense_rate: float
     table_rate: float
+    first_order_rate: float
     weight_decay: float
     user_dropout: float
     ad_dropout: float
@@ -110,6 +111,7 @@ def tiny() -> Recipe:
         batch_rows=64,
         dense_rate=3e-3,
         table_rate=3e-3,
+        first_order_rate=0.1,
         weight_decay=0.0,
         user_dropout=0.3,
         ad_dropout=0.05,
@@ -124,7 +126,7 @@ def tiny() -> Recipe:
 
 
 def small() -> Recipe:
-    """For two CPU cores: about 1,500 rows a second. Chosen on 30 April of KuaiRand and on the synthetic demo world."""
+    """For two CPU cores. Chosen on 30 April of KuaiRand and on the synthetic demo world (docs/log.md)."""
     model = GemConfig(
         dim=32,
         heads=2,
@@ -147,6 +149,7 @@ def small() -> Recipe:
         batch_rows=64,
         dense_rate=2e-3,
         table_rate=2e-3,
+        first_order_rate=0.1,
         weight_decay=1e-4,
         user_dropout=0.3,
         ad_dropout=0.05,

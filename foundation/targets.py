@@ -25,7 +25,7 @@ class Targets:
         """A row counts for a task if its label is defined, known and, if delayed, past its window at `as_of_ms`.
         An untimed event lies in the past altogether: it counts for the tasks that its source has a label for."""
         log = tensors.log
-        usable_KT = np.stack([log.usable(task.name, as_of_ms=as_of_ms) for task in log.schema.tasks])
+        usable_KT = np.stack([log.trainable(task.name, as_of_ms=as_of_ms) for task in log.schema.tasks])
         counts_EK = tensors.labels_EK != UNKNOWN_LABEL
         counts_EK[: len(log)] &= torch.from_numpy(usable_KT.T)
         event_n = torch.from_numpy(events.astype(np.int64))

@@ -14,7 +14,7 @@ from events.history import HistoryIndex
 from events.log import InteractionLog
 from foundation.batch import BatchSource
 from foundation.checkpoint import Checkpoint, check_schema, read_info, read_model
-from foundation.gem import Gem
+from foundation.gem import Gem, load_weights
 from foundation.layout import InputLayout
 from foundation.log_tensors import LogTensors
 from foundation.recipes import REPRESENTATION_DIM
@@ -44,7 +44,7 @@ class Teacher:
         folder = Path(path)
         info = read_info(folder)
         model = Gem(InputLayout(info.schema), info.recipe.model)
-        model.load_state_dict(read_model(folder))
+        load_weights(model, read_model(folder))
         return cls(model, info)
 
     @property

@@ -16,6 +16,7 @@ from events.store import read_calendar, read_log
 from foundation.batch import BatchSource
 from foundation.checkpoint import (
     INFO,
+    PROGRESS,
     Checkpoint,
     check_schema,
     read_info,
@@ -55,17 +56,23 @@ def main(
             raise InputError(f"{out} holds a finished checkpoint; choose another --out or delete it")
         report({"checkpoint": str(out), "run": read_info(out).run, "already_finished": True})
         return
+    if (out / PROGRESS).is_file() and not resume:
+        raise InputError(f"{out} holds an unfinished run; go on with --resume, delete it, or choose another --out")
     interactions, calendar = read_log(log), read_calendar(log)
     base = None if parent is None else read_info(parent)
     if base is not None:
         check_schema(base, interactions.schema, source=str(parent))
     trainer, plan = prepare(interactions, calendar, _recipe(recipe_name, base), period=period, base=base, seed=seed)
     if parent is not None:
-        trainer.load(read_model(parent), read_moments(parent))
+        assert base is not None
+        trainer.load(read_model(parent), read_moments(parent, base))
+    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written shows before the work
     first = 0
     if resume and (kept := read_progress(out, run=plan.to_json())) is not None:
         weights, moments, first = kept
         trainer.load(weights, moments)
+    # batches are small: a second thread gains little, loses a lot on a shared core, and would change the last bits
+    torch.set_num_threads(1)
     started, losses = time.monotonic(), []
     for step in track(range(first, trainer.steps), title="training"):
         losses.append(trainer.step(step))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contracts.errors import GemError
 from foundation.batch import BatchSource
-from foundation.gem import Gem
+from foundation.gem import Gem, load_weights
 from foundation.loss import task_loss
 from foundation.optimizer import GemOptimizer, linear_rate
 from foundation.recipes import TrainRecipe
@@ -40,7 +40,7 @@ class Trainer:
         """Takes one step and returns its task loss per row.
 
         Random numbers follow from (seed, step) alone, so that a resumed run takes the steps an uninterrupted one takes.
-        Raises GemError when the loss is not finite; the model is then as the step before left it.
+        Raises GemError when the loss is not finite, before the model is touched.
         """
         recipe = self._recipe
         torch.manual_seed((self._seed << 32) + step + 1)
@@ -49,11 +49,9 @@ class Trainer:
         self.model.train()
         output = self.model(batch, user_dropout=recipe.user_dropout, ad_dropout=recipe.ad_dropout)
         loss = task_loss(output.logits_BK, self._targets.label_nK[positions], self._targets.counts_nK[positions])
+        _check_finite(loss, step)  # before the compressor takes the activations into its statistics
         total = loss + self.model.compressor.loss(output.activations_BE)
-        if not math.isfinite(float(total.detach())):
-            raise GemError(
-                f"the loss of step {step + 1} is not finite: look for features out of range or lower the recipe's rate"
-            )
+        _check_finite(total, step)
         rate = linear_rate(step, steps=self.steps, warmup=recipe.warmup_steps, final=recipe.final_rate)
         self.optimizer.step(total, rate=self._scale * rate)
         return float(loss.detach())
@@ -64,5 +62,12 @@ class Trainer:
 
     def load(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
         """Inverse of `state`."""
-        self.model.load_state_dict(weights)
+        load_weights(self.model, weights)
         self.optimizer.load(moments)
+
+
+def _check_finite(loss: Tensor, step: int) -> None:
+    if not math.isfinite(float(loss.detach())):
+        raise GemError(
+            f"the loss of step {step + 1} is not finite: look for features out of range or lower the recipe's rate"
+        )

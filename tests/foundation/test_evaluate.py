@@ -74,6 +74,11 @@ def test_rows_that_trained_the_teacher_are_pointed_out(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["trained_on_rows"]
 
 
+def test_the_test_period_stays_closed(tiny_log_dir: Path, tiny_checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="stays closed"):
+        evaluate(tiny_log_dir, tiny_checkpoint, period="test")
+
+
 def test_a_wrong_checkpoint_or_period_is_refused(tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no finished checkpoint"):
         evaluate(tiny_log_dir, tmp_path)

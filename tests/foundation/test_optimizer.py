@@ -15,20 +15,23 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens = nn.ModuleDict({"table": nn.Embedding(50, 4, sparse=True)})
+        self.first_order = nn.ModuleDict({"table": nn.Embedding(50, 1, sparse=True)})
         self.dense = nn.Linear(4, 1)
         self.compressor = nn.Linear(4, 1)
 
     def loss(self, codes: list[int]) -> torch.Tensor:
         rows = self.tokens["table"](torch.tensor(codes))
-        return (self.dense(rows) - 1).square().mean() + (self.compressor(rows.detach()) + 1).square().mean()
+        logits = self.dense(rows) + self.first_order["table"](torch.tensor(codes))
+        return (logits - 1).square().mean() + (self.compressor(rows.detach()) + 1).square().mean()
 
 
 def test_touches_only_the_rows_of_the_batch() -> None:
     net = Net()
-    (table,) = net.tokens.parameters()
-    before = table.detach().clone()
+    tables = [*net.tokens.parameters(), *net.first_order.parameters()]
+    before = [table.detach().clone() for table in tables]
     GemOptimizer(net, tiny().train).step(net.loss([3, 3, 7]), rate=1.0)
-    assert torch.ne(table, before).any(dim=1).nonzero().flatten().tolist() == [3, 7]
+    for table, old in zip(tables, before, strict=True):
+        assert torch.ne(table, old).any(dim=1).nonzero().flatten().tolist() == [3, 7]
 
 
 def test_a_rate_of_zero_moves_nothing() -> None:

@@ -1,5 +1,7 @@
 """The teacher's promises: nothing of a row's outcome or future, no batch effects, unseen ids, one schema."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from contracts.errors import InputError
 from events.history import HistoryIndex
 from events.log import InteractionLog
+from foundation.checkpoint import INFO
 from foundation.teacher import Representation, Teacher
 from tests.events.small_logs import small_log
 
@@ -126,3 +129,12 @@ def test_users_and_ads_that_training_never_saw(
 def test_a_log_of_another_schema_is_refused(teacher: Teacher) -> None:
     with pytest.raises(InputError, match="trained on schema"):
         teacher.represent(small_log([(0, 1000)]), np.array([0]))
+
+
+def test_weights_of_another_version_of_the_model_are_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "gem"))
+    info = json.loads((folder / INFO).read_text())
+    info["recipe"]["model"]["dim"] *= 2
+    (folder / INFO).write_text(json.dumps(info))
+    with pytest.raises(InputError, match="do not fit this version of GEM"):
+        Teacher.load(folder)

@@ -45,6 +45,8 @@ def test_a_killed_run_resumes_to_the_same_checkpoint(
         with pytest.raises(GemError, match="killed"):
             train(tiny_log_dir, out, recipe_name="tiny")
     assert [path.name for path in out.iterdir()] == [PROGRESS]
+    with pytest.raises(InputError, match="unfinished run; go on with --resume"):
+        train(tiny_log_dir, out, recipe_name="tiny")
     train(tiny_log_dir, out, recipe_name="tiny", resume=True)
     expected, resumed = read_model(tiny_checkpoint), read_model(out)
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
@@ -80,7 +82,10 @@ def test_a_checkpoint_continues_in_time_order(tiny_log_dir: Path, tiny_checkpoin
     assert refreshed.trained_from_ms == base.trained_from_ms
     assert refreshed.trained_until_ms > base.trained_until_ms
     step = "step:pair_logits.weight"
-    assert read_moments(tmp_path / "refreshed")[step] == read_moments(tiny_checkpoint)[step] + refreshed.steps
+    before, after = (
+        read_moments(folder, read_info(folder))[step] for folder in (tiny_checkpoint, tmp_path / "refreshed")
+    )
+    assert after == before + refreshed.steps
 
 
 def test_going_back_in_time_is_refused(tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -105,9 +110,11 @@ def test_a_damaged_optimizer_of_the_parent_is_refused(
     tiny_log_dir: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     parent = Path(shutil.copytree(tiny_checkpoint, tmp_path / "parent"))
-    (parent / OPTIMIZER).write_bytes(b"half")
-    with pytest.raises(InputError, match=OPTIMIZER):
-        train(tiny_log_dir, tmp_path / "gem", period="student", parent=parent)
+    whole = (parent / OPTIMIZER).read_bytes()
+    for damaged in (b"half", whole[:-9] + bytes([whole[-9] ^ 64]) + whole[-8:]):
+        (parent / OPTIMIZER).write_bytes(damaged)
+        with pytest.raises(InputError, match=f"{OPTIMIZER} is missing or differs from its sha256"):
+            train(tiny_log_dir, tmp_path / "gem", period="student", parent=parent)
 
 
 def test_exit_codes(tiny_log_dir: Path, tmp_path: Path) -> None:
@@ -115,4 +122,8 @@ def test_exit_codes(tiny_log_dir: Path, tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert missing.stderr.startswith("error: ")
     assert "nothing" in missing.stderr
+    (tmp_path / "file").touch()
+    unwritable = run("--log", tiny_log_dir, "--out", tmp_path / "file" / "gem", "--recipe", "tiny")
+    assert unwritable.returncode == 2
+    assert "Traceback" not in unwritable.stderr
     assert run("--log", tiny_log_dir).returncode == 2
