@@ -1,6 +1,7 @@
 """What every command promises: progress a person can follow, one JSON object as the last line, exit codes 0, 1, 2."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, NoReturn, TypeVar
@@ -9,14 +10,22 @@ from contracts.errors import GemError
 
 T = TypeVar("T")
 
+WRONG_PATH = (NotADirectoryError, FileExistsError, IsADirectoryError, PermissionError, FileNotFoundError)
+"""What the system says of a path that was given wrongly; anything else (disk full, I/O error) failed midway."""
+
 
 def run(main: Callable[[], Any]) -> NoReturn:
-    """Run a command: a GemError becomes its one sentence on standard error and its exit code."""
+    """Run a command: a GemError or OSError becomes one sentence on standard error and an exit code."""
     try:
         main()
     except GemError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        wrong = isinstance(error, WRONG_PATH)
+        mend = "choose another path, or mend this one" if wrong else "finished work is kept; mend it and run this again"
+        print(f"error: {_told(error)}; {mend}", file=sys.stderr)
+        sys.exit(2 if wrong else 1)
     except KeyboardInterrupt:
         print("error: interrupted; finished work is kept, run the command again to go on", file=sys.stderr)
         sys.exit(1)
@@ -45,6 +54,12 @@ def track(items: Iterable[T], *, title: str, total: int | None = None) -> Iterat
         yield item
         if total and (number % step == 0 or number == total):
             print(f"{title}: {number}/{total}", file=sys.stderr, flush=True)
+
+
+def _told(error: OSError) -> str:
+    """`<file>: <what the system says>` on one line."""
+    said = " ".join((error.strerror or str(error) or type(error).__name__).split())
+    return said if error.filename is None else f"{os.fsdecode(error.filename)}: {said}"
 
 
 def _finite(value: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts.command import report, run
@@ -25,12 +24,22 @@ app = typer.Typer(add_completion=False)
 
 
 class KuaiRandSettings(BaseSettings):
-    """Where the data lies."""
+    """Where the data lies: KuaiRand-Pure's data folder, in either layout, under either name."""
 
-    model_config = SettingsConfigDict(env_file=".env", extra="ignore")
+    model_config = SettingsConfigDict(env_file=".env", env_ignore_empty=True, extra="ignore")
 
-    directory: Path | None = Field(default=None, validation_alias=AliasChoices("GEM_KUAIRAND_DIR", "KUAIRAND_DIR"))
-    """KuaiRand-Pure's data folder, in either layout."""
+    gem_kuairand_dir: Path | None = None
+    kuairand_dir: Path | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """The folder that is set; InputError when the two names are set and differ."""
+        if self.gem_kuairand_dir and self.kuairand_dir and self.gem_kuairand_dir != self.kuairand_dir:
+            raise InputError(
+                f"GEM_KUAIRAND_DIR is {self.gem_kuairand_dir} but KUAIRAND_DIR is {self.kuairand_dir}; unset one of "
+                "them, or pass --dir"
+            )
+        return self.gem_kuairand_dir or self.kuairand_dir
 
 
 @app.command()

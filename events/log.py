@@ -85,9 +85,14 @@ class InteractionLog:
         return AdTable.build(self.schema, list(self.ad_ids), self.ad_features)
 
     def usable(self, task: str, *, as_of_ms: int) -> np.ndarray:
-        """Rows that may train or judge a task at `as_of_ms`: label defined and known, whole window passed: bool [T]."""
+        """Rows that may judge a task at `as_of_ms`, however late they arrive: label defined and known, whole window
+        passed: bool [T]. To train, ask `trainable`."""
         window = self.schema.task(task).window_ms
         defined = self.labels[task] != UNKNOWN_LABEL
         if window:
             return defined & (self.event_ms + window <= as_of_ms)
         return defined & (self.label_ms[task] <= as_of_ms)
+
+    def trainable(self, task: str, *, as_of_ms: int) -> np.ndarray:
+        """Rows that may train a task at `as_of_ms`: usable, and arrived by then: bool [T]."""
+        return self.usable(task, as_of_ms=as_of_ms) & (self.ingested_ms <= as_of_ms)

@@ -23,7 +23,7 @@ from contracts.keys import check_space, space_dim, space_dtype
 from events.as_of import AsOf
 from events.representation_shards import PARTIAL, Z_DIM, Representations, ShardFormat
 
-__all__ = ["INDEX", "AsOf", "RepresentationLog", "Representations", "Shard"]
+__all__ = ["INDEX", "AsOf", "RepresentationLog", "Representations", "Shard", "locked"]
 
 FORMAT = 1
 INDEX, LOCK = "log.json", ".lock"
@@ -66,7 +66,8 @@ class RepresentationLog:
     def create(
         cls, root: Path, *, space: str, tasks: Sequence[str], teacher: str, schema_fingerprint: str, epoch: int
     ) -> "RepresentationLog":
-        """A new empty log under `root`; InputError if the space has one already."""
+        """A new empty log under `root`; InputError if the space has one already. Where another process may do the same,
+        hold `locked(root / space)`."""
         folder = Path(root) / check_space(space)
         if (folder / INDEX).exists():
             raise InputError(f"{folder} is a representation log already; open it, or delete the folder to start anew")
@@ -130,13 +131,7 @@ class RepresentationLog:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the folder for one writer (released by the system when the process dies); GemError if it is held."""
-        with (self.folder / LOCK).open("a+") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise GemError(
-                    f"another process is writing {self.folder}; wait for it to end, then run this again"
-                ) from error
+        with locked(self.folder):
             self._index = _read_index(self.folder)
             for partial in self.folder.glob(f".*{PARTIAL}"):
                 partial.unlink()
@@ -209,6 +204,17 @@ class RepresentationLog:
             )
         if not (np.isfinite(rows.z).all() and np.isfinite(rows.soft).all()):
             raise InputError(f"{name} has numbers that are not finite; the teacher that made them is broken")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder of a log, or of one to be; GemError if another process does."""
+    with (folder / LOCK).open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GemError(f"another process is writing {folder}; wait for it to end, then run this again") from error
+        yield
 
 
 def _read_index(folder: Path) -> LogIndex:

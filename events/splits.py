@@ -88,7 +88,8 @@ class Calendar:
     def judged_ms(self, name: str, task: Task) -> int:
         """When every row of a period can be judged on a task: its end plus the task's attribution window.
 
-        Pass it to `InteractionLog.usable` to evaluate. To train, pass the period's own end: what a model could know.
+        Pass it to `InteractionLog.usable` to evaluate. To train, pass the period's own end to
+        `InteractionLog.trainable`: what a model could know.
         """
         return self.period(name).end_ms + task.window_ms
 

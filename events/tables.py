@@ -116,7 +116,8 @@ class Checked:
 
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self.table.column_names:
-            raise InputError(f"{self.path}: column {name!r} is missing; it has {', '.join(self.table.column_names)}")
+            names = ", ".join(self.table.column_names)
+            raise InputError(f"{self.path}: column {name!r} is missing; add it or write the log again (it has {names})")
         column = self.table[name]
         if column.null_count:
             raise InputError(f"{self.path}: column {name!r} has {column.null_count} nulls; fill every row")

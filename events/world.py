@@ -31,7 +31,7 @@ def make_world(config: WorldConfig) -> tuple[InteractionLog, dict[str, np.ndarra
 
     Labels are final: the log also holds what became known after its last day, with its label_ms, so that the rows of
     every period can be judged at `Calendar.judged_ms`. Histories and `InteractionLog.usable` read a label only when
-    it was known.
+    it was known, and `InteractionLog.trainable` only rows that had arrived.
     """
     rng = np.random.default_rng(config.seed)
     ads, people = make_ads(rng, config), make_people(rng, config)

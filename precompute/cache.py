@@ -4,7 +4,6 @@ Records are derived from the representation log and from nothing else, so every 
 the newest and answers what it did. What a job needs to know of generations stands in `generations`.
 """
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,8 +58,8 @@ def connected(settings: PrecomputeSettings) -> Iterator[redis.Redis]:
     try:
         with redis.Redis.from_url(url, socket_connect_timeout=CONNECT_S, retry=Retry(NoBackoff(), 0)) as probe:
             probe.ping()
-    except ValueError as error:
-        raise InputError(f"GEM_REDIS_URL is no Redis URL ({error}); one looks like redis://127.0.0.1:6379/0") from error
+    except (TypeError, ValueError):  # an option behind the "?" that the client does not know or cannot use
+        raise InputError(f"the URL of {name} has a wrong option behind its '?'; mend GEM_REDIS_URL") from None
     except redis.RedisError as error:
         raise InputError(
             f"cannot reach Valkey at {name} ({_line(error)}); start it (python -m precompute.valkey) or mend "
@@ -126,11 +125,6 @@ class RecordWriter:
                 raise errors[0]
             self._client.script_load(SET_RECORD)
         raise ResponseError("unreachable")
-
-
-def sample_of(users: Sequence[str], size: int, *, seed: int) -> list[str]:
-    """Some of the users, for a read-back."""
-    return random.Random(seed).sample(list(users), min(size, len(users)))
 
 
 def redacted(url: str) -> str:

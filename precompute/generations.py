@@ -59,14 +59,25 @@ class Registry:
         self._raise_value = client.register_script(RAISE_VALUE)
 
     def pointer(self) -> str | None:
-        """Name of the live generation."""
+        """Name of the live generation; InputError when the key holds anything else."""
         value = self._client.get(live_key(self.space))
-        return _decoded(value) if value else None
+        if value is None:
+            return None
+        try:
+            name = _decoded(value)
+            generation_number(name)
+        except (UnicodeDecodeError, InputError):
+            key = live_key(self.space)
+            raise InputError(
+                f"{key} does not name a generation: something else wrote it; run DEL {key} in Valkey, then "
+                "python -m precompute.publish --full --representations <root>/" + self.space
+            ) from None
+        return name
 
     def generations(self) -> dict[str, Generation]:
         """All entries by name, oldest first."""
         raw = self._client.hgetall(registry_key(self.space))
-        entries = [_entry(_decoded(name), text) for name, text in raw.items()]
+        entries = [_entry(name, text) for name, text in raw.items()]
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: generation_number(entry.name))}
 
     def live(self) -> Generation | None:
@@ -199,13 +210,15 @@ def _text(entry: Generation | None) -> str:
     return json.dumps({name: value for name, value in asdict(entry).items() if name != "name"}, separators=(",", ":"))
 
 
-def _entry(name: str, text: bytes | str) -> Generation:
+def _entry(field: bytes | str, text: bytes | str) -> Generation:
+    name = field.decode(errors="replace") if isinstance(field, bytes) else field
     try:
+        generation_number(name)
         entry = Generation(name=name, **json.loads(text))
         if _text(entry) != _decoded(text):
             raise ValueError("fields are missing")
         return entry
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, InputError) as error:
         raise InputError(
             f"the registry of generations holds an entry {name} that this version cannot read ({error}); "
             "delete it (HDEL) and run precompute.publish --full"

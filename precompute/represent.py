@@ -17,7 +17,7 @@ from contracts.keys import space_dim, space_dtype, space_name
 from contracts.schema import FeatureSchema
 from events.history import HistoryIndex
 from events.log import InteractionLog
-from events.representations import INDEX, RepresentationLog, Representations
+from events.representations import INDEX, RepresentationLog, Representations, locked
 from foundation.teacher import Representation
 
 SERVED_DIM, SERVED_DTYPE = 32, "int8"
@@ -100,7 +100,8 @@ class Represented:
 def open_log(root: Path, teacher: Represents, log: InteractionLog, *, now_ms: int) -> RepresentationLog:
     """The representation log of this teacher under `root`, created if need be.
 
-    InputError when the teacher or the log that stands there is of another schema, or another teacher's.
+    InputError when the teacher or the log that stands there is of another schema, or another teacher's; GemError while
+    another process creates or writes it; OSError when the folder cannot be written.
     """
     if teacher.schema.fingerprint() != log.schema.fingerprint():
         raise InputError(
@@ -110,14 +111,17 @@ def open_log(root: Path, teacher: Represents, log: InteractionLog, *, now_ms: in
     space = space_name("gem", teacher.run, SERVED_DIM, SERVED_DTYPE)
     folder = Path(root) / space
     if not (folder / INDEX).exists():  # a folder without it is what a killed first run may leave
-        return RepresentationLog.create(
-            root,
-            space=space,
-            tasks=teacher.tasks,
-            teacher=teacher.run,
-            schema_fingerprint=log.schema.fingerprint(),
-            epoch=now_ms,
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            if not (folder / INDEX).exists():  # else another first run made it meanwhile
+                RepresentationLog.create(
+                    root,
+                    space=space,
+                    tasks=teacher.tasks,
+                    teacher=teacher.run,
+                    schema_fingerprint=log.schema.fingerprint(),
+                    epoch=now_ms,
+                )
     existing = RepresentationLog(folder)
     if existing.teacher != teacher.run or existing.schema_fingerprint != log.schema.fingerprint():
         raise InputError(f"{folder} was written by another teacher or for another schema; choose another folder")

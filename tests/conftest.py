@@ -116,11 +116,19 @@ def tiny_log(tiny_log_dir: Path) -> InteractionLog:
 @pytest.fixture(scope="session")
 def kuairand_dir() -> Path:
     """KuaiRand-Pure's data folder: GEM_KUAIRAND_DIR, else ../shared/data/kuairand beside the checkout, else skip."""
-    default = Path(__file__).parents[2] / "shared" / "data" / "kuairand"
-    folder = Path(os.environ.get("GEM_KUAIRAND_DIR", default))
-    if not folder.is_dir():
+    return kuairand_folder(
+        os.environ.get("GEM_KUAIRAND_DIR"), default=Path(__file__).parents[2] / "shared" / "data" / "kuairand"
+    )
+
+
+def kuairand_folder(named: str | None, *, default: Path) -> Path:
+    """The folder that was named, which must exist: a mistyped one fails; else the default or a skip."""
+    if named:
+        assert Path(named).is_dir(), f"GEM_KUAIRAND_DIR is {named}, which is no folder; mend it or unset it"
+        return Path(named)
+    if not default.is_dir():
         pytest.skip(f"no KuaiRand data: GEM_KUAIRAND_DIR is not set and {default} does not exist")
-    return folder
+    return default
 
 
 # ---- one run of the whole chain ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from events.kuairand_source import FIRST_DAY, HISTORY, IMPRESSIONS, LOG_CSVS, US
 from events.log import InteractionLog
 from events.splits import kuairand_calendar
 from events.store import read_log
+from tests.conftest import kuairand_folder
 from tests.events.command_line import CommandLine
 from tests.events.small_kuairand import PAST, ROWS, Row, ms, write_copy, write_official
 from tests.events.test_store import assert_same
@@ -241,6 +242,32 @@ def test_the_folder_may_come_from_the_environment(
     monkeypatch.setenv(name, str(write_official(tmp_path / "data")))
     assert command(app, "--out", "log").code == 0
     assert not (tmp_path / "results").exists(), "the test day was not opened"
+
+
+def test_two_folders_in_the_environment_are_refused_unless_an_option_decides(
+    command: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = write_copy(tmp_path / "data")
+    monkeypatch.setenv("KUAIRAND_DIR", str(folder))
+    monkeypatch.setenv("GEM_KUAIRAND_DIR", "elsewhere")
+    done = command(app, "--out", "log")
+    assert done.code == 2
+    assert f"GEM_KUAIRAND_DIR is elsewhere but KUAIRAND_DIR is {folder}; unset one of them" in done.err
+    assert not (tmp_path / "log").exists()
+    assert command(app, "--dir", str(folder), "--out", "log").code == 0
+    monkeypatch.setenv("GEM_KUAIRAND_DIR", str(folder))
+    assert command(app, "--out", "same").code == 0
+    monkeypatch.setenv("GEM_KUAIRAND_DIR", "")
+    assert command(app, "--out", "one").code == 0
+
+
+def test_a_named_folder_of_the_test_data_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="which is no folder"):
+        kuairand_folder(str(tmp_path / "mistyped"), default=tmp_path)
+    assert kuairand_folder(str(tmp_path), default=tmp_path / "nowhere") == tmp_path
+    assert kuairand_folder(None, default=tmp_path) == tmp_path
+    with pytest.raises(pytest.skip.Exception, match="GEM_KUAIRAND_DIR is not set"):
+        kuairand_folder(None, default=tmp_path / "nowhere")
 
 
 def test_opening_the_test_day_is_written_down(command: CommandLine, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated ads": (lambda f: truncate(f / "ads.parquet"), r"ads\.parquet is not a readable Parquet file"),
     "a missing column": (
         lambda f: edit(f / "impressions", "event_ms", None),
-        r"impressions: column 'event_ms' is missing; it has event_id",
+        r"impressions: column 'event_ms' is missing; add it or write the log again",
     ),
     "a missing label": (
         lambda f: edit(f / "impressions", "label_ms_click", None),

@@ -108,6 +108,19 @@ def test_a_conversion_is_not_usable_before_its_window_has_passed(smoke: tuple[In
     assert not usable[young].any()
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_row_that_had_not_arrived_may_judge_but_not_train(smoke: tuple[InteractionLog, dict], task: str) -> None:
+    log, _ = smoke
+    delay_ms = log.ingested_ms - log.event_ms
+    # just before the row that took longest arrives: its label is known by then
+    cut = int(log.ingested_ms[np.argmax(np.where(log.labels[task] >= 0, delay_ms, 0))]) - 1
+    usable, trainable = log.usable(task, as_of_ms=cut), log.trainable(task, as_of_ms=cut)
+    underway = log.ingested_ms > cut
+    assert (usable & underway).any()
+    assert not (trainable & underway).any()
+    np.testing.assert_array_equal(trainable[~underway], usable[~underway])
+
+
 def test_every_row_of_the_validation_day_can_be_judged_by_the_end_of_the_log(
     smoke: tuple[InteractionLog, dict],
 ) -> None:

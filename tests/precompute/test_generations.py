@@ -34,6 +34,13 @@ def built(registry: Registry, now_ms: int) -> str:
     return entry.name
 
 
+@pytest.mark.parametrize("field", [b"junk", b"\xff"])
+def test_an_entry_under_a_name_that_is_none_is_bad_input(registry, valkey, field):
+    valkey.hset(registry_key(SPACE), field, b"{}")
+    with pytest.raises(InputError, match=r"delete it \(HDEL\) and run precompute\.publish --full"):
+        registry.generations()
+
+
 def lives(valkey: redis.Redis, name: str) -> list[int]:
     return [valkey.pttl(key) for key in sorted(valkey.scan_iter(match=f"emb:{SPACE}:{name}:*"))]
 

@@ -148,6 +148,37 @@ def test_a_second_refresh_of_the_same_log_waits_outside(refreshed, valkey_url, t
     assert second.stdout == ""
 
 
+def test_two_first_refreshes_at_once_end_with_the_log_of_one(
+    valkey, valkey_url, tmp_path, tiny_log_dir, tiny_checkpoint
+):
+    """Two real processes on a folder without a log: one makes it, the other ends or finds it done."""
+    options = ["--log", tiny_log_dir, "--checkpoint", tiny_checkpoint, "--representations", tmp_path / "rows"]
+    arguments = command("refresh", *options, "--redis-url", valkey_url)
+    jobs = [
+        subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for job in jobs:
+        said = job.communicate(timeout=120)[1]
+        assert job.returncode == 0 or "error: another process is writing" in said
+        assert job.returncode in (0, 1)
+        assert "Traceback" not in said
+    assert 0 in [job.returncode for job in jobs]
+    expect_rebuild(valkey, log_in(tmp_path), length=LENGTH, now_ms=now_ms())
+
+
+@pytest.mark.parametrize("name", ["refresh", "backfill"])
+def test_a_file_in_the_place_of_the_representations_is_bad_input(
+    valkey_url, tmp_path, tiny_log_dir, tiny_checkpoint, name
+):
+    (tmp_path / "rows").touch()
+    options = ["--log", tiny_log_dir, "--checkpoint", tiny_checkpoint, "--representations", tmp_path / "rows"]
+    done = run(name, *options, *(["--redis-url", valkey_url] if name == "refresh" else []))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {tmp_path / 'rows'}")
+    assert done.stderr.count("\n") == 1
+
+
 def other_schema(log: InteractionLog, folder: Path, tiny_log_dir: Path) -> Path:
     feature = Feature("more", "context", cardinality=3)
     schema = replace(log.schema, features=(*log.schema.features, feature))
@@ -261,6 +292,28 @@ def test_a_rollback_to_a_generation_that_has_begun_to_expire_is_refused(refreshe
         rollback.main(space=space, redis_url=valkey_url)
     assert valkey.get(f"emb:{space}:live") == b"g000002"
     assert all(valkey.ttl(key) > 3_600 for key in valkey.scan_iter(match=f"emb:{space}:g000001:*"))
+
+
+@pytest.mark.parametrize("junk", [b"junk", b"\xff\xfe", b"", b"g1"])
+def test_a_damaged_live_pointer_is_named_and_mended_as_the_message_says(
+    refreshed, valkey, valkey_url, tmp_path, capsys, junk
+):
+    space = refreshed()["space"]
+    key, folder = f"emb:{space}:live", log_in(tmp_path).folder
+    valkey.set(key, junk)
+    mend = f"run DEL {key} in Valkey, then python -m precompute.publish --full"
+    for job in (
+        lambda: publish.main(representations=folder, redis_url=valkey_url),
+        lambda: publish.main(representations=folder, redis_url=valkey_url, full=True),
+        lambda: rollback.main(space=space, redis_url=valkey_url),
+        lambda: status.main(redis_url=valkey_url),
+    ):
+        with pytest.raises(InputError, match=mend):
+            job()
+    valkey.delete(key)
+    publish.main(representations=folder, redis_url=valkey_url, full=True)
+    assert last_line(capsys)["generation"] == "g000002"
+    expect_rebuild(valkey, RepresentationLog(folder), length=LENGTH, now_ms=now_ms())
 
 
 def test_publishing_what_is_no_log_or_holds_nothing_yet_is_bad_input(tmp_path, valkey_url, tiny_log, teacher):

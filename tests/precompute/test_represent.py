@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from contracts.errors import GemError, InputError
 from contracts.keys import space_name
 from contracts.schema import Feature
 from events.log import InteractionLog
-from events.representations import RepresentationLog
+from events.representations import RepresentationLog, locked
 from foundation.teacher import Representation, Teacher
 from precompute.represent import Availability, Represented, chunks_of, open_log, represent_new
 from tests.events.made_rows import made_rows, new_log
@@ -158,6 +159,34 @@ def test_a_folder_that_a_killed_first_run_left_is_taken(tmp_path, events, teache
     folder = tmp_path / space_name("gem", teacher.run, 32, "int8")
     folder.mkdir()
     assert open_log(tmp_path, teacher, events, now_ms=NOW_MS).folder == folder
+
+
+def test_two_first_runs_at_once_make_one_log_and_the_second_is_sent_away(monkeypatch, tmp_path, events, teacher):
+    create = RepresentationLog.create
+
+    def while_another_tries(*arguments, **options):
+        with pytest.raises(GemError, match="another process is writing") as second:
+            open_log(tmp_path, teacher, events, now_ms=NOW_MS + 1)
+        assert second.value.exit_code == 1
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(RepresentationLog, "create", while_another_tries)
+    assert open_log(tmp_path, teacher, events, now_ms=NOW_MS).epoch == NOW_MS
+
+
+def test_a_log_that_another_first_run_made_meanwhile_is_taken_as_it_is(monkeypatch, tmp_path, events, teacher):
+    """The other one ends between the look for the log and the lock."""
+
+    @contextmanager
+    def after_the_other(folder: Path):
+        with monkeypatch.context() as undone:
+            undone.setattr("precompute.represent.locked", locked)
+            open_log(tmp_path, teacher, events, now_ms=NOW_MS)
+        with locked(folder):
+            yield
+
+    monkeypatch.setattr("precompute.represent.locked", after_the_other)
+    assert open_log(tmp_path, teacher, events, now_ms=NOW_MS + 1).epoch == NOW_MS
 
 
 def test_another_teacher_with_the_same_short_name_is_refused(log, events, teacher):
