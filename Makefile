@@ -54,13 +54,17 @@ check: $(INSTALLED)  ## style, types, import rules, spelling
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-serve: $(INSTALLED)  ## serve the artifact of the last `make demo` on 127.0.0.1:8000 (GEM_REDIS_URL names the cache)
-	GEM_MODELS=$${GEM_MODELS:-$(OUT)/artifacts} GEM_CATALOG=$${GEM_CATALOG:-$(OUT)/log/catalog.arrow} \
-	GEM_CLOCK=$${GEM_CLOCK:-request} $(BIN)/python -m serving
+# NAME=value for a server's environment, unless the environment or .env names NAME
+setting = $(if $(shell grep -sE '^ *(export +)?$(1) *=' .env),,$(1)=$${$(1):-$(2)})
 
-load: $(INSTALLED)  ## load on a running server (HOST=...), headless; CSV report in runs/load/
+serve: $(INSTALLED)  ## serve the artifact of the last `make demo` on 127.0.0.1:8000; the environment and .env go first
+	$(call setting,GEM_MODELS,$(OUT)/artifacts) $(call setting,GEM_CATALOG,$(OUT)/log/catalog.arrow) \
+	$(call setting,GEM_CLOCK,request) $(BIN)/python -m serving
+
+load: $(INSTALLED)  ## load on a running server (HOST=...) with the users, ads and time of the last `make demo`; CSV report in runs/load/
 	$(BIN)/python -m loadtests.run --host $(HOST) $(if $(wildcard $(OUT)/log/catalog.arrow),\
-		--catalog $(OUT)/log/catalog.arrow --users-file $(OUT)/log/users.parquet)
+		--catalog $(OUT)/log/catalog.arrow --users-file $(OUT)/log/users.parquet) $(if $(wildcard $(OUT)/request.json),\
+		--request $(OUT)/request.json)
 
 clean:  ## remove runs, caches and build output; .venv stays
 	rm -rf runs build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,9 +6,20 @@ from typing import Any
 
 import msgspec
 
-from contracts.bodies import RankResponse
+from contracts.bodies import EmbeddingStatus, RankResponse
 
 _decoder = msgspec.json.Decoder(RankResponse)
+
+
+class _Embedding(msgspec.Struct):
+    status: EmbeddingStatus
+
+
+class _Answer(msgspec.Struct):
+    embedding: _Embedding
+
+
+_embedding_decoder = msgspec.json.Decoder(_Answer)
 
 
 def fault(status: int, content: bytes, request: Mapping[str, Any]) -> str | None:
@@ -39,3 +50,8 @@ def fault(status: int, content: bytes, request: Mapping[str, Any]) -> str | None
     if answer.embedding.status != "fresh" and not answer.degraded:
         return f"embedding is {answer.embedding.status} and no reason is given"
     return None
+
+
+def embedding_status(content: bytes) -> EmbeddingStatus:
+    """`embedding.status` of an answer that has no fault: with what knowledge of the user it was ranked."""
+    return _embedding_decoder.decode(content).embedding.status

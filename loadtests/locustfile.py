@@ -4,13 +4,15 @@
 opens Locust's own page.
 """
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from locust import FastHttpUser, constant_throughput, events, task
 
-from loadtests.answers import fault
-from loadtests.traffic import Population, Traffic
+from loadtests.answers import embedding_status, fault
+from loadtests.traffic import Population, Traffic, time_of
 
 RANK = "/v1/rank"
 
@@ -22,9 +24,10 @@ def add_options(parser: Any) -> None:
     parser.add_argument("--catalog", default="", help="catalog.arrow with the ads; empty: generated ids")
     parser.add_argument("--users-file", default="", help="users.parquet or text; empty: generated ids")
     parser.add_argument("--candidates", type=int, default=100, help="candidates of a request")
-    parser.add_argument("--objective", default="ecpm", help="p or ecpm")
+    parser.add_argument("--objective", default="ecpm", choices=("p", "ecpm"), help="p or ecpm")
     parser.add_argument("--seed", type=int, default=0, help="of users and candidates")
     parser.add_argument("--timestamp-ms", type=int, default=0, help="now of every request (replays); 0: the server's")
+    parser.add_argument("--request", default="", help="request.json of a demo: its time in place of --timestamp-ms")
 
 
 @events.init.add_listener
@@ -35,9 +38,18 @@ def load_population(environment: Any, **_: Any) -> None:
         catalog=Path(options.catalog) if options.catalog else None,
         users_file=Path(options.users_file) if options.users_file else None,
     )
+    environment.now_ms = time_of(Path(options.request)) if options.request else options.timestamp_ms or None
+    environment.embeddings = Counter()
     environment.traffic = Traffic(
         population, candidates=options.candidates, objective=options.objective, seed=options.seed
     )
+
+
+@events.quitting.add_listener
+def write_embeddings(environment: Any, **_: Any) -> None:
+    """Beside Locust's CSV files: how many right answers there were of each embedding.status."""
+    if prefix := environment.parsed_options.csv_prefix:
+        Path(f"{prefix}_embedding.json").write_text(json.dumps(environment.embeddings))
 
 
 class Ranking(FastHttpUser):
@@ -58,8 +70,10 @@ class Ranking(FastHttpUser):
     @task
     def rank(self) -> None:
         """One request, its answer checked."""
-        now_ms = self.environment.parsed_options.timestamp_ms or None
-        request = self.environment.traffic.request(self.surfaces, timestamp_ms=now_ms)
+        request = self.environment.traffic.request(self.surfaces, timestamp_ms=self.environment.now_ms)
         with self.client.post(RANK, json=request, name=RANK, catch_response=True) as response:
-            if wrong := fault(response.status_code, response.content or b"", request):
+            content = response.content or b""
+            if wrong := fault(response.status_code, content, request):
                 response.failure(wrong)
+            else:
+                self.environment.embeddings[embedding_status(content)] += 1

@@ -5,11 +5,12 @@ asked less often): for percentiles of a fast server read the server's own histog
 """
 
 import csv
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import typer
@@ -18,12 +19,14 @@ from rich.table import Table
 
 from contracts.command import report, run
 from contracts.errors import GemError, InputError
-from loadtests.traffic import Population, Traffic
+from loadtests.traffic import Population, Traffic, time_of
 
 app = typer.Typer(add_completion=False)
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 RANK = "/v1/rank"
 PERCENTILES = ("50%", "95%", "99%")
+REPORTS = ("stats.csv", "failures.csv", "embedding.json")
+"""What a run leaves beside Locust's other CSV files; each name follows the prefix of --csv."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Outcome:
     requests_per_s: float
     percentiles_ms: dict[str, float]
     reasons: list[str]
+    embeddings: dict[str, int]
+    """Right answers by embedding.status, to the end; Locust's own figures may lack the last second."""
 
 
 @app.command()
@@ -47,13 +52,21 @@ def main(
     catalog: Annotated[Path | None, typer.Option(help="catalog.arrow with the ads; else generated ids")] = None,
     users_file: Annotated[Path | None, typer.Option(help="users.parquet or text; else generated ids")] = None,
     candidates: Annotated[int, typer.Option(min=0, max=1000, help="candidates of a request")] = 100,
-    objective: Annotated[str, typer.Option(help="p or ecpm")] = "ecpm",
-    timestamp_ms: Annotated[int, typer.Option(help="now of every request, for replays; 0: the server's clock")] = 0,
+    objective: Annotated[Literal["p", "ecpm"], typer.Option(help="what ads are ranked by")] = "ecpm",
+    timestamp_ms: Annotated[
+        int, typer.Option(min=0, help="now of every request, for replays; 0: the server's clock")
+    ] = 0,
+    request: Annotated[
+        Path | None, typer.Option(help="request.json of a demo: its time in place of --timestamp-ms")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of users and candidates")] = 0,
 ) -> None:
     """Rank with Zipf users, check every answer, write a CSV report."""
     population = Population.load(catalog=catalog, users_file=users_file)
     Traffic(population, candidates=candidates, objective=objective, seed=seed)  # bad input ends here, not in Locust
+    now_ms = time_of(request) if request else timestamp_ms
+    clear(csv_prefix)
+    host = host.rstrip("/")
     check_host(host)
     options: dict[str, Any] = {
         "--host": host,
@@ -65,15 +78,10 @@ def main(
         "--candidates": candidates,
         "--objective": objective,
         "--seed": seed,
-        "--timestamp-ms": timestamp_ms,
+        "--timestamp-ms": now_ms,
         "--catalog": catalog or "",
         "--users-file": users_file or "",
     }
-    csv_prefix.parent.mkdir(parents=True, exist_ok=True)
-    for kind in ("stats", "failures"):
-        Path(f"{csv_prefix}_{kind}.csv").unlink(
-            missing_ok=True
-        )  # an earlier run's figures must not pass for this one's
     command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", "--skip-log"]
     command += [str(word) for option in options.items() for word in option]
     ended = subprocess.run(command, stdout=sys.stderr)
@@ -85,6 +93,7 @@ def main(
             "failures": outcome.failures,
             "requests_per_s": outcome.requests_per_s,
             "percentiles_ms": outcome.percentiles_ms,
+            "embeddings": outcome.embeddings,
             "csv": str(csv_prefix) + "_stats.csv",
         }
     )
@@ -93,14 +102,33 @@ def main(
         raise GemError(f"{outcome.failures} of {outcome.requests} answers failed: {reasons}")
 
 
+def clear(prefix: Path) -> None:
+    """Delete an earlier run's report: its figures must not pass for this one's. InputError when none can be written."""
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        for kind in REPORTS:
+            file = Path(f"{prefix}_{kind}")
+            file.write_text("")
+            file.unlink()
+    except OSError as error:
+        raise InputError(f"--csv: {error.filename or prefix} cannot be written ({error.strerror})") from error
+
+
 def check_host(host: str) -> None:
-    """InputError when no ready server answers there."""
+    """InputError when no ready server of this project answers there."""
     try:
         ready = httpx.get(f"{host}/readyz", timeout=10)
+        models = httpx.get(f"{host}/v1/models", timeout=10)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise InputError(f"--host: nothing answers at {host} ({error}); start python -m serving") from error
     if ready.status_code != 200:
-        raise InputError(f"--host: the server at {host} is not ready ({ready.text}); see its log")
+        raise InputError(f"--host: the server at {host} is not ready (status {ready.status_code}); see its log")
+    try:
+        if "models" in models.json():
+            return
+    except (ValueError, TypeError):
+        pass
+    raise InputError(f"--host: what answers at {host} has no /v1/models; name the server's own port, not its metrics'")
 
 
 def read_outcome(prefix: Path, returncode: int) -> Outcome:
@@ -110,7 +138,8 @@ def read_outcome(prefix: Path, returncode: int) -> Outcome:
         raise GemError(f"locust ended with code {returncode} before it wrote {stats}; its message is above")
     rows = [row for row in read_csv(stats) if row["Name"] == RANK]
     if not rows:
-        return Outcome(0, 0, 0.0, {}, [])
+        return Outcome(0, 0, 0.0, {}, [], {})
+    embeddings = Path(f"{prefix}_embedding.json")
     (row,) = rows
     return Outcome(
         requests=int(row["Request Count"]),
@@ -118,6 +147,7 @@ def read_outcome(prefix: Path, returncode: int) -> Outcome:
         requests_per_s=float(row["Requests/s"]),
         percentiles_ms={name: float(row[name]) for name in PERCENTILES},
         reasons=[f"{line['Occurrences']} x {line['Error']}" for line in read_csv(failures)],
+        embeddings=json.loads(embeddings.read_text()) if embeddings.is_file() else {},
     )
 
 
@@ -133,6 +163,8 @@ def show(outcome: Outcome) -> None:
     times = (f"{outcome.percentiles_ms.get(name, float('nan')):.0f}" for name in PERCENTILES)
     table.add_row(str(outcome.requests), str(outcome.failures), f"{outcome.requests_per_s:.1f}", *times)
     Console().print(table)
+    counts = ", ".join(f"{status} {count}" for status, count in sorted(outcome.embeddings.items()))
+    Console().print(f"right answers by embedding.status: {counts or 'none'}")
     for reason in outcome.reasons:
         Console().print(reason, markup=False)
 

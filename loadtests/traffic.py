@@ -1,5 +1,6 @@
 """Who asks for what: users by a Zipf law, candidates at random, all from a seed."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,17 @@ class Traffic:
         if timestamp_ms is not None:
             body["context"] = {"timestamp_ms": timestamp_ms}
         return body
+
+
+def time_of(request: Path) -> int:
+    """`context.timestamp_ms` of a request in a file: the now of a replay. InputError when the file has none."""
+    try:
+        now_ms = json.loads(request.read_text())["context"]["timestamp_ms"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"--request: {request} holds no request with context.timestamp_ms ({error!r})") from error
+    if type(now_ms) is not int or now_ms <= 0:
+        raise InputError(f"--request: context.timestamp_ms of {request} is {now_ms!r}; give milliseconds since 1970")
+    return now_ms
 
 
 def _users(path: Path) -> list[str]:

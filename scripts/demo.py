@@ -18,7 +18,7 @@ import urllib.request
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.error import HTTPError, URLError
@@ -56,6 +56,12 @@ TRACKS = {
 }
 
 
+def track_of(data: str) -> Track:
+    """The track; KUAIRAND_DIR, of make or the environment, becomes --dir, so that no other setting goes before it."""
+    track, folder = TRACKS[data], os.environ.get("KUAIRAND_DIR")
+    return replace(track, source=(*track.source, "--dir", folder)) if data == "kuairand" and folder else track
+
+
 def main() -> None:
     """Run every step of the chain for one data track."""
     parser = ArgumentParser(description="Run the whole chain once, ending in one ranked request.")
@@ -67,7 +73,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.chdir(ROOT)
     empty(out)
-    demo = Demo(TRACKS[options.data], out.relative_to(ROOT) if out.is_relative_to(ROOT) else out)
+    demo = Demo(track_of(options.data), out.relative_to(ROOT) if out.is_relative_to(ROOT) else out)
     demo.learn()
     figures = demo.students()
     response = demo.serve()
@@ -144,9 +150,11 @@ class Demo:
             server = f"http://127.0.0.1:{port}"
             with self.running("the server", "serving", ready=lambda: get(f"{server}/readyz"), settings=settings):
                 request = example_request(self.log, self.space)
+                file = self.out / "request.json"
+                file.write_text(json.dumps(request, indent=1) + "\n")
                 self.title("one request")
                 print(
-                    f"$ curl -s {server}/v1/rank -H 'content-type: application/json' -d '{json.dumps(request)}'",
+                    f"$ curl -s {server}/v1/rank -H 'content-type: application/json' -d @{shlex.quote(str(file))}",
                     flush=True,
                 )
                 response = post(f"{server}/v1/rank", request)

@@ -219,6 +219,28 @@ def test_a_flip_and_a_rollback_are_followed_by_a_running_server(site: Site, tmp_
         assert {entry["generation"] for entry in status["generations"]} == {first, second}
 
 
+def test_the_request_that_the_demo_leaves_is_ranked_with_a_fresh_embedding(
+    site: Site, smoke_run: DemoRun, tmp_path: Path
+) -> None:
+    site.refresh()
+    with serving(site, features=tmp_path / "features") as server:
+        answer = server.rank(json.loads((smoke_run.folder / "request.json").read_text()))
+        assert answer["embedding"]["status"] == "fresh"
+        assert {row["status"] for row in answer["results"]} <= {"ok", "no_bid"}
+
+        ids = (
+            "--catalog",
+            site.folder / "log" / "catalog.arrow",
+            "--users-file",
+            site.folder / "log" / "users.parquet",
+        )
+        time_from = ("--request", smoke_run.folder / "request.json", "--csv", tmp_path / "load" / "run")
+        load = ("--host", server.url, "--users", 2, "--rate", 20, "--duration", 4, "--candidates", 20)
+        loaded = result_of("loadtests.run", *load, *ids, *time_from)
+        assert loaded["failures"] == 0
+        assert loaded["embeddings"]["fresh"] > loaded["requests"] / 2
+
+
 def test_an_artifact_with_one_flipped_byte_is_not_served(site: Site) -> None:
     (model,) = (site.folder / "artifacts").glob("*/*/model.onnx")
     content = bytearray(model.read_bytes())
@@ -245,6 +267,7 @@ WRONG = {
     "precompute.backfill": ("--log", NOWHERE, "--checkpoint", NOWHERE, "--representations", "{tmp}/out"),
     "precompute.publish": ("--representations", NOWHERE, "--redis-url", "redis://127.0.0.1:1/0"),
     "precompute.status": ("--redis-url", "redis://127.0.0.1:1/0"),
+    "precompute.rollback": ("--space", "gem-000000-d4-int8", "--redis-url", "redis://127.0.0.1:1/0"),
     "student_models.train": ("--log", NOWHERE, "--representations", NOWHERE, "--out", "{tmp}/out"),
     "student_models.evaluate": ("--log", NOWHERE, "--runs", NOWHERE),
     "student_models.export": ("--run", NOWHERE, "--log", NOWHERE, "--out", "{tmp}/out"),
@@ -272,3 +295,41 @@ def test_a_wrong_path_or_server_is_one_sentence_and_exit_code_2(
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert list(folder.iterdir()) == [], "something half-written is left"
+
+
+WRONG_OUTPUT = {
+    "foundation.train": ("--log", "{run}/log", "--recipe", "tiny", "--out", "{file}/out"),
+    "foundation.evaluate": ("--log", "{run}/log", "--checkpoint", "{run}/teacher", "--predictions", "{file}/p.parquet"),
+    "precompute.backfill": ("--log", "{run}/log", "--checkpoint", "{run}/teacher", "--representations", "{file}/out"),
+    "precompute.refresh": (
+        *("--log", "{run}/log", "--checkpoint", "{run}/teacher"),
+        *("--representations", "{run}/representations", "--redis-url", "redis://127.0.0.1:1/0"),
+    ),
+    "student_models.train": ("--log", "{run}/log", "--representations", "{space}", "--out", "{file}/out"),
+    "student_models.export": ("--run", "{run}/students/kd_loopfm/seed0", "--log", "{run}/log", "--out", "{file}/out"),
+}
+"""Right inputs, but the output would lie under a file, or the cache cannot be reached."""
+
+
+@pytest.fixture(scope="module")
+def wrong_output(smoke_run: DemoRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """How each command ended."""
+    file = tmp_path_factory.mktemp("out") / "file"
+    file.touch()
+    (index,) = (smoke_run.folder / "representations").glob("*/log.json")
+    names = {"run": smoke_run.folder, "file": file, "space": index.parent}
+    commands = [[module, *(option.format(**names) for option in options)] for module, options in WRONG_OUTPUT.items()]
+    return dict(zip(WRONG_OUTPUT, run_commands(commands), strict=True))
+
+
+@pytest.mark.parametrize("module", WRONG_OUTPUT)
+def test_an_output_that_cannot_be_written_is_one_sentence_and_exit_code_2(
+    module: str, wrong_output: dict[str, Done]
+) -> None:
+    done = wrong_output[module]
+    assert done.code == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(sentences) == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == sentences[0]

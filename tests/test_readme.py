@@ -3,6 +3,7 @@
 `make test` is the one command that is never run or asked anything: these tests are inside it.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from contracts.bodies import decode_rank_request
 from precompute.settings import PrecomputeSettings
 from serving.settings import Settings
 from tests.command_runner import Done, run_commands
@@ -65,6 +67,27 @@ def test_the_demo_of_the_readme_ends_with_the_promised_object(smoke_run: DemoRun
     assert result["rank"]["embedding"]["status"] == "fresh"
 
 
+def test_the_demo_leaves_the_request_of_the_curl_line(smoke_run: DemoRun) -> None:
+    assert "-d @runs/synthetic/request.json" in README
+    assert decode_rank_request((smoke_run.folder / "request.json").read_bytes()).context is not None
+
+
+@pytest.mark.parametrize("named_in", ["nothing", ".env", "environment"])
+def test_make_serve_leaves_a_setting_to_who_names_it(named_in: str, tmp_path: Path) -> None:
+    if named_in == ".env":
+        (tmp_path / ".env").write_text("GEM_CLOCK=server\n")
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho models=$GEM_MODELS clock=$GEM_CLOCK\n")
+    python.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GEM_")}
+    environment |= {"GEM_CLOCK": "server"} if named_in == "environment" else {}
+    command = ["make", "-f", str(ROOT / "Makefile"), "-s", "serve", f"VENV={tmp_path}", "-o", f"{tmp_path}/.installed"]
+    served = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    clock = {"nothing": "request", ".env": "", "environment": "server"}[named_in]
+    assert served.stdout.splitlines()[-1] == f"models=runs/synthetic/artifacts clock={clock}", served.stderr
+
+
 def test_the_demo_prints_each_command_before_it_runs(smoke_run: DemoRun) -> None:
     shown = re.findall(r"^\$ (?:GEM_\S+ )*python -m (\S+)", smoke_run.output, re.MULTILINE)
     assert shown == [
@@ -100,7 +123,8 @@ def test_every_file_that_the_design_page_names_exists() -> None:
 def test_the_example_settings_are_all_settings_with_their_defaults() -> None:
     text = (ROOT / ".env.example").read_text()
     shown = dict(re.findall(r"^(?:# )?(GEM_\w+)=(.*)$", text, re.MULTILINE))
-    expected: dict[str, str | None] = {"GEM_KUAIRAND_DIR": ""}
+    compose = re.findall(r"\$\{(GEM_(?:RUN|UID|GID)):-([^}]+)\}", (ROOT / "docker-compose.yml").read_text())
+    expected: dict[str, str | None] = {"GEM_KUAIRAND_DIR": "", **dict(compose)}
     for settings in (Settings, PrecomputeSettings):
         for name, field in settings.model_fields.items():
             default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default

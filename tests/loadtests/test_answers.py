@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.answers import fault
+from loadtests.answers import embedding_status, fault
 
 REQUEST = {"surface": "feed", "user_id": "u1", "candidates": {"ad_ids": ["a", "b", "c"], "bids": [1, 1, 1]}}
 ANSWER: dict[str, Any] = {
@@ -63,6 +63,10 @@ def test_top_k_is_what_is_due():
 )
 def test_a_wrong_answer_is_named(change: Callable[[dict[str, Any]], Any], named: str):
     assert named in str(judge(change))
+
+
+def test_the_embedding_status_is_read_from_the_answer():
+    assert embedding_status(json.dumps(ANSWER).encode()) == "fresh"
 
 
 def test_any_other_status_is_a_fault():

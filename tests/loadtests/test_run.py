@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, start_http_server
 
 from tests.serving.live_server import Server, running
 from tests.serving.small_student import catalogue_table, write_artifact, write_catalogue
@@ -31,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_right_answers_are_counted_and_reported(server: Server, tmp_path: Path):
     catalogue = server.log.parent / "catalog.arrow"
-    options = ("--host", server.url, "--users", 2, "--rate", 20, "--duration", 4, "--catalog", catalogue)
+    options = ("--host", server.url + "/", "--users", 2, "--rate", 20, "--duration", 4, "--catalog", catalogue)
     ended = load(*options, "--candidates", 30, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
@@ -40,15 +41,18 @@ def test_right_answers_are_counted_and_reported(server: Server, tmp_path: Path):
     rows = list(csv.DictReader((tmp_path / "load_stats.csv").read_text().splitlines()))
     (row,) = [row for row in rows if row["Name"] == "/v1/rank"]
     assert int(row["Request Count"]) == result["requests"]
+    assert list(result["embeddings"]) == ["unavailable"]
+    assert result["embeddings"]["unavailable"] >= result["requests"]
 
 
 def test_wrong_answers_end_with_exit_code_1(server: Server, tmp_path: Path):
-    # an objective that the contract does not know: every answer is a 422
-    ended = load("--host", server.url, "--users", 1, "--duration", 4, "--objective", "x", folder=tmp_path)
+    # a time that the server's clock does not allow: every answer is a 422
+    ended = load("--host", server.url, "--users", 1, "--duration", 4, "--timestamp-ms", 1, folder=tmp_path)
     assert ended.returncode == 1
     assert "answers failed" in ended.stderr.splitlines()[-1]
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["failures"] == result["requests"] > 0
+    assert result["embeddings"] == {}
 
 
 def test_no_server_is_bad_usage(tmp_path: Path):
@@ -56,6 +60,35 @@ def test_no_server_is_bad_usage(tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: --host: nothing answers")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_server_without_models_of_ours_is_bad_usage(tmp_path: Path):
+    """The metrics port answers any path with 200."""
+    registry = CollectorRegistry()
+    httpd, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    try:
+        ended = load("--host", f"http://127.0.0.1:{httpd.server_port}", folder=tmp_path)
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "has no /v1/models" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [("--objective", "foo"), ("--timestamp-ms", -1)])
+def test_a_bad_option_is_bad_usage(options: tuple[object, ...], tmp_path: Path):
+    ended = load(*options, folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert str(options[0]) in ended.stderr
+
+
+def test_a_report_that_cannot_be_written_is_bad_usage(server: Server, tmp_path: Path):
+    (tmp_path / "file").touch()
+    ended = load("--host", server.url, folder=tmp_path / "file")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: --csv: ")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_more_candidates_than_ads_is_bad_usage(server: Server, tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.bodies import decode_rank_request, encode
 from contracts.errors import InputError
-from loadtests.traffic import Population, Traffic
+from loadtests.traffic import Population, Traffic, time_of
 
 
 def traffic(seed: int = 0, candidates: int = 5) -> Traffic:
@@ -66,3 +66,17 @@ def test_a_bad_catalogue_is_named(tmp_path: Path, name: str):
 def test_more_candidates_than_ads_are_refused():
     with pytest.raises(InputError, match="--candidates"):
         traffic(candidates=5001)
+
+
+def test_the_time_comes_from_a_request(tmp_path: Path):
+    (tmp_path / "request.json").write_text('{"context": {"timestamp_ms": 1700000000000}}')
+    assert time_of(tmp_path / "request.json") == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"context": {"timestamp_ms": -1}}', '{"context": {"timestamp_ms": "1"}}']
+)
+def test_a_request_without_a_time_is_named(tmp_path: Path, text: str):
+    (tmp_path / "request.json").write_text(text)
+    with pytest.raises(InputError, match=r"request\.json"):
+        time_of(tmp_path / "request.json")

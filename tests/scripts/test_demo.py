@@ -69,6 +69,14 @@ def test_a_work_folder_is_emptied_and_any_other_folder_is_kept(tmp_path: Path) -
     assert (foreign / "thesis.txt").exists()
 
 
+def test_kuairand_dir_is_named_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUAIRAND_DIR", "given")
+    assert demo.track_of("kuairand").source == ("events.kuairand", "--dir", "given")
+    assert demo.track_of("smoke") == TRACKS["smoke"]
+    monkeypatch.delenv("KUAIRAND_DIR")
+    assert demo.track_of("kuairand") == TRACKS["kuairand"]
+
+
 def test_recorded_figures_name_command_commit_machine_and_date(tmp_path: Path) -> None:
     file = tmp_path / "demo.json"
     record(file, command="make demo", figures={"ne": {"click": {"base": 0.9}}}, cost={"seconds": 1})
