@@ -137,8 +137,9 @@ def encode_pair(record: PairRecord, *, user_id: str, dtype: str = "int8") -> byt
 def decode_history(blob: bytes, *, user_id: str, dim: int | None = None) -> HistoryRecord:
     """The record in `blob`.
 
-    Raises CorruptRecordError (magic, length, CRC, another width than `dim`), WrongKeyError (another user's record),
-    UnsupportedRecordError (format or dtype reserved). A reader on the request path treats all three as a miss.
+    Raises CorruptRecordError (magic, length, CRC, another width than `dim`, numbers that no writer can mean),
+    WrongKeyError (another user's record), UnsupportedRecordError (format or dtype reserved). A reader on the request
+    path treats all three as a miss.
     """
     n, width, dtype, flags, header = _open(blob, KIND_HISTORY, user_id, dim)
     cursor = _Cursor(blob)
@@ -148,6 +149,10 @@ def decode_history(blob: bytes, *, user_id: str, dim: int | None = None) -> Hist
     surface = cursor.take("u1", n) if flags & FLAG_SURFACE else None
     outcome = cursor.take("u1", n) if flags & FLAG_OUTCOME else None
     cursor.finish()
+    if not n <= header[12] < 1 << 63:
+        raise CorruptRecordError(f"the record says {header[12]} impressions for {n} elements; publish the user again")
+    if n and (event_ms[0] < 0 or (event_ms[1:] < event_ms[:-1]).any()):
+        raise CorruptRecordError("the record's event_ms do not ascend from 0 on; publish the user again")
     return HistoryRecord(
         vectors=dequantise(codes, dtype),
         event_ms=event_ms,
@@ -170,6 +175,8 @@ def decode_pair(blob: bytes, *, user_id: str, dim: int | None = None) -> PairRec
     codes = cursor.take("i1", m * width).reshape(m, width)
     user_codes = cursor.take("i1", width)
     cursor.finish()
+    if m and pair_computed_ms.min() < 0:
+        raise CorruptRecordError("the record's pair_computed_ms are before 1970; publish the user again")
     return PairRecord(
         ad_hash=ad_hash,
         vectors=dequantise(codes, dtype),
@@ -223,7 +230,10 @@ def _open(blob: bytes, kind: int, user_id: str, dim: int | None) -> tuple[int, i
         raise CorruptRecordError(f"record kind {found_kind} stands where kind {kind} is expected")
     if dim is not None and width != dim:
         raise CorruptRecordError(f"the record is {width} wide, the model reads {dim}")
-    return n, width, check_dtype(DTYPE_NAMES.get(dtype, f"code {dtype}")), flags, header
+    name = check_dtype(DTYPE_NAMES.get(dtype, f"code {dtype}"))
+    if header[8] < 0:
+        raise CorruptRecordError(f"the record's computed_ms is {header[8]}; publish the user again")
+    return n, width, name, flags, header
 
 
 class _Cursor:

@@ -1,7 +1,8 @@
 """The artifact manifest: what is true of an exported student, written last and verified on every load.
 
 An artifact is a folder `<name>/<version>/` with model.onnx, golden.json and manifest.json. The manifest names the
-sha256 of every other file, the embedding space that the student pins and the schema it was trained on.
+sha256 of every other file and of itself (`manifest_sha256`, over the canonical JSON of its other fields), the embedding
+space that the student pins and the schema it was trained on.
 """
 
 import json
@@ -10,13 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.errors import InputError
 from contracts.features import InputSpec, TensorSpec
 from contracts.keys import check_space, space_dim
 from contracts.schema import FeatureSchema
 
+PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""Name and version are folder names, and stand in labels, metrics and file names."""
 MANIFEST, MODEL, GOLDEN = "manifest.json", "model.onnx", "golden.json"
 
 
@@ -42,23 +45,24 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     format: Literal[1] = 1
-    name: str
-    version: str
+    name: str = Field(pattern=PLAIN_NAME)
+    version: str = Field(pattern=PLAIN_NAME)
     created_at: str
-    surfaces: list[str]
-    tasks: list[str]
+    surfaces: list[str] = Field(min_length=1)
+    tasks: list[str] = Field(min_length=1)
     space: str
-    history_length: int
-    dim: int
+    history_length: int = Field(ge=0)
+    dim: int = Field(gt=0)
     inputs: list[Tensor]
     outputs: list[Tensor]
     feature_schema: dict[str, Any]
     schema_fingerprint: str
     opset: int
-    max_candidates: int = 1000
+    max_candidates: int = Field(1000, gt=0)
     recipe: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     files: dict[str, FileDigest] = {}
+    manifest_sha256: str = ""
 
     def input_spec(self) -> InputSpec:
         """The assembler's spec, checked against the fingerprint and the graph's inputs."""
@@ -68,6 +72,10 @@ class Manifest(BaseModel):
         if [tensor_of(t) for t in spec.tensors()] != self.inputs:
             raise InputError(
                 f"artifact {self.name}/{self.version}: its inputs are not the assembler's; export it again"
+            )
+        if unknown := set(self.surfaces) - set(spec.schema.surfaces):
+            raise InputError(
+                f"artifact {self.name}/{self.version}: its schema lacks the surfaces {sorted(unknown)}; export it again"
             )
         check_space(self.space)
         if space_dim(self.space) != self.dim:
@@ -86,31 +94,52 @@ def digest(path: Path) -> FileDigest:
     return FileDigest(sha256=sha256(content).hexdigest(), bytes=len(content))
 
 
+def fields_sha256(fields: dict[str, Any]) -> str:
+    """sha256 over the canonical JSON (sorted keys, no blanks, ASCII) of all fields but `manifest_sha256`."""
+    others = {name: value for name, value in fields.items() if name != "manifest_sha256"}
+    return sha256(json.dumps(others, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Write manifest.json with the digests of all other files of `folder`: last, and by an atomic rename."""
+    """Write manifest.json with the digests of all other files of `folder` and its own: last, by an atomic rename."""
     files = {path.name: digest(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     complete = manifest.model_copy(update={"files": files})
+    fields = json.loads(complete.model_dump_json())
+    complete = complete.model_copy(update={"manifest_sha256": fields_sha256(fields)})
     partial = folder / f".{MANIFEST}.tmp"
     partial.write_text(complete.model_dump_json(indent=2) + "\n")
     os.replace(partial, folder / MANIFEST)
     return complete
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """The verified manifest of an artifact.
-
-    Raises InputError when the folder, the manifest or a file is missing, a file is not named or lies elsewhere, or its
-    bytes differ from the digest.
-    """
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest, checked against its own digest; the files that it names are not looked at. Errors as below."""
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise InputError(
             f"{folder} is no artifact: it has no {MANIFEST}; write one with python -m student_models.export"
         )
     try:
-        manifest = Manifest.model_validate(json.loads(path.read_text()))
-    except (ValidationError, ValueError) as error:
-        raise InputError(f"{path} is not a manifest of format 1: {error}") from error
+        fields = json.loads(path.read_text())
+        manifest = Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(f"{path} is not a manifest of format 1: {place}: {first['msg']}; export it again") from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path} is not a manifest of format 1: {error}; export it again") from error
+    if manifest.manifest_sha256 != fields_sha256(fields):
+        raise InputError(f"{path} differs from its manifest_sha256; copy or export the artifact again")
+    return manifest
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """The verified manifest of an artifact.
+
+    Raises InputError when the folder, the manifest or a file is missing, a file is not named or lies elsewhere, or the
+    bytes of a file or of the manifest differ from their digest.
+    """
+    path, manifest = folder / MANIFEST, read_manifest(folder)
     for needed in (MODEL, GOLDEN):
         if needed not in manifest.files:
             raise InputError(f"{path} does not name {needed}; export the artifact again")

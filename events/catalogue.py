@@ -1,7 +1,8 @@
 """The ad catalogue that serving loads (GEM_CATALOG): one Arrow IPC file, derived from the log's ads.
 
 Columns: ad_id, campaign, objective (a task name), default_bid float32, updated_ms int64, and one column per ad feature
-that a student may read. The schema's fingerprint stands in the file's metadata under `gem_schema_fingerprint`.
+that a student may read. The schema's fingerprint stands in the file's metadata under `gem_schema_fingerprint`, and the
+sha256 of the whole file under `gem_sha256` (contracts/seal.py): serving refuses a file of which one bit has changed.
 """
 
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from contracts.seal import OPEN_SEAL, SEAL_KEY, seal
 from events.log import InteractionLog
 from events.tables import ads_table
 
@@ -22,6 +24,8 @@ def write_catalogue(path: Path, log: InteractionLog, *, updated_ms: int) -> None
     table = ads.drop_columns(hidden).add_column(
         4, "updated_ms", pa.array(np.full(ads.num_rows, updated_ms, dtype=np.int64))
     )
-    table = table.replace_schema_metadata({FINGERPRINT_KEY: log.schema.fingerprint()})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    table = table.replace_schema_metadata({FINGERPRINT_KEY: log.schema.fingerprint(), SEAL_KEY: OPEN_SEAL})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
+    path.write_bytes(seal(sink.getvalue().to_pybytes()))

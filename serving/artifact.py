@@ -14,7 +14,7 @@ import onnx
 
 from contracts.errors import InputError
 from contracts.features import InputSpec
-from contracts.manifest import GOLDEN, MANIFEST, MODEL, Manifest, load_manifest
+from contracts.manifest import GOLDEN, MANIFEST, MODEL, Manifest, load_manifest, read_manifest
 from contracts.schema import Feature
 from serving.scorer import OUTPUT, Scorer
 
@@ -141,9 +141,9 @@ def check_golden(path: Path, manifest: Manifest, scorer: Scorer) -> dict[str, np
 
 def _created_at(path: Path) -> datetime:
     try:
-        created = datetime.fromisoformat(json.loads(path.read_text())["created_at"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no manifest ({error!r}); remove the folder or export it again") from error
+        created = datetime.fromisoformat(read_manifest(path.parent).created_at)
+    except ValueError as error:
+        raise InputError(f"{path}: created_at is no time ({error}); remove the folder or export it again") from error
     return created if created.tzinfo else created.replace(tzinfo=UTC)
 
 

@@ -14,6 +14,7 @@ from contracts.errors import InputError
 from contracts.features import UNKNOWN_AD, AdTable
 from contracts.hashing import stable_hashes
 from contracts.schema import FeatureSchema
+from contracts.seal import check_seal
 
 FINGERPRINT_KEY = b"gem_schema_fingerprint"
 COLUMNS = {
@@ -23,7 +24,10 @@ COLUMNS = {
     "default_bid": pa.float64(),
     "updated_ms": pa.int64(),
 }
-_MEND = "write it with events.catalogue"
+FEATURE_TYPES = {"categorical": pa.int64(), "float": pa.float32()}
+_DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, SystemError, MemoryError)
+"""What pyarrow and numpy raise on a file that is not what it seems."""
+_MEND = "write it again from the log that the student was trained on (events/catalogue.py says how)"
 log = logging.getLogger(__name__)
 
 
@@ -60,37 +64,44 @@ class Catalogue:
 
 
 def load_catalogue(path: Path, schema: FeatureSchema) -> Catalogue:
-    """The catalogue at `path`; InputError names what is wrong: no file, not Arrow, another schema, a bad column."""
+    """The catalogue at `path`; InputError names what is wrong: no file, other bytes than were written, not Arrow,
+    another schema, a bad column."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"GEM_CATALOG: {path} cannot be read ({error.strerror}); {_MEND}") from error
     try:
+        check_seal(content)
         table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"GEM_CATALOG: {path} is no whole Arrow file ({error}); {_MEND}") from error
+        table.validate(full=True)
+        return _read(table, schema, version=sha256(content).hexdigest()[:12])
+    except InputError as error:
+        raise InputError(f"GEM_CATALOG: {path}: {error}; {_MEND}") from error
+    except _DAMAGE as error:
+        raise InputError(f"GEM_CATALOG: {path} is no whole Arrow file ({_one_line(error)}); {_MEND}") from error
+
+
+def _read(table: pa.Table, schema: FeatureSchema, *, version: str) -> Catalogue:
+    """The catalogue in a table whose bytes are sound; InputError without file and mend."""
     fingerprint = (table.schema.metadata or {}).get(FINGERPRINT_KEY, b"").decode()
     if fingerprint != schema.fingerprint():
-        raise InputError(
-            f"GEM_CATALOG: {path} is of schema {fingerprint or 'unknown'}, the model reads {schema.fingerprint()}; "
-            "use the catalogue of the log that the student was trained on"
-        )
-    columns = {name: _column(table, name, path, kind) for name, kind in COLUMNS.items()}
+        raise InputError(f"it is of schema {fingerprint or 'unknown'}, the model reads {schema.fingerprint()}")
+    columns = {name: _column(table, name, kind) for name, kind in COLUMNS.items()}
     ad_ids = columns["ad_id"].to_pylist()
     rows = {ad_id: row for row, ad_id in enumerate(ad_ids)}
     if len(rows) != len(ad_ids):
-        raise InputError(f"GEM_CATALOG: {path} lists an ad twice; {_MEND}")
+        raise InputError("it lists an ad twice")
     codes = {task.name: code for code, task in enumerate(schema.tasks)}
     objectives = columns["objective"].to_pylist()
     if strange := set(objectives) - set(codes):
-        raise InputError(f"GEM_CATALOG: {path} has objectives {sorted(strange)}, the schema's tasks are {list(codes)}")
+        raise InputError(f"it has objectives {sorted(strange)}, the schema's tasks are {list(codes)}")
     bids = columns["default_bid"].to_numpy(zero_copy_only=False)
     if not (bids >= 0).all() or np.isinf(bids).any():
-        raise InputError(f"GEM_CATALOG: {path} has a default_bid that is negative or not finite; {_MEND}")
-    features = [f.name for f in schema.features if f.side == "ad" and not f.teacher_only]
-    values = {name: _column(table, name, path).to_numpy(zero_copy_only=False) for name in features}
+        raise InputError("it has a default_bid that is negative or not finite")
+    features = [f for f in schema.features if f.side == "ad" and not f.teacher_only]
+    values = {f.name: _column(table, f.name, FEATURE_TYPES[f.kind]).to_numpy(zero_copy_only=False) for f in features}
     return Catalogue(
-        version=sha256(content).hexdigest()[:12],
+        version=version,
         rows=rows,
         table=AdTable.build(schema, ad_ids, values),
         objective=np.array([codes[name] for name in objectives], dtype=np.int64),
@@ -132,13 +143,17 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _column(table: pa.Table, name: str, path: Path, kind: pa.DataType | None = None) -> pa.Array:
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
     if name not in table.column_names:
-        raise InputError(f"GEM_CATALOG: {path} lacks the column {name!r}; {_MEND}")
-    column = table[name].combine_chunks()
-    if column.null_count:
-        raise InputError(f"GEM_CATALOG: {path} has empty values in {name!r}; {_MEND}")
+        raise InputError(f"it lacks the column {name!r}")
     try:
-        return column.cast(kind) if kind is not None else column
+        column = table[name].combine_chunks().cast(kind)
     except pa.ArrowException as error:
-        raise InputError(f"GEM_CATALOG: {path} has a wrong type in {name!r} ({error}); {_MEND}") from error
+        raise InputError(f"it has a wrong type in {name!r} ({_one_line(error)})") from error
+    if column.null_count:
+        raise InputError(f"it has empty values in {name!r}")
+    return column
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -31,9 +31,10 @@ class RankEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = headers.get(b"x-request-id", b"")
-        if not _REQUEST_ID.fullmatch(request_id):
-            request_id = os.urandom(8).hex().encode()
+        header_id = headers.get(b"x-request-id", b"")
+        if not _REQUEST_ID.fullmatch(header_id):
+            header_id = os.urandom(8).hex().encode()
+        request_id = header_id.decode()
         close = False
         ranked: Ranked | None = None
         try:
@@ -42,24 +43,25 @@ class RankEndpoint:
             if body is None:
                 return  # the client has gone
             request = decode_rank_request(body)
-            ranked = await self._service.ranker.rank(
-                request, request_id=request.request_id or request_id.decode(), started=started
-            )
+            request_id = request.request_id or request_id
+            ranked = await self._service.ranker.rank(request, request_id=request_id, started=started)
             status, content = 200, encode(ranked.response)
         except (BodyError, EmbeddingRequiredError) as error:
             code, detail, pointer = error.code, str(error), error.pointer
-            status, content = problem(code, detail, request_id=request_id.decode(), pointer=pointer)
+            status, content = problem(code, detail, request_id=request_id, pointer=pointer)
             close = status == 413  # the rest of the body is not read
         except Exception:
-            log.exception("request %s failed", request_id.decode())
+            log.exception("request %s failed", request_id)
             code, detail = "internal", "the request failed; the server's log has it under this request_id"
-            status, content = problem(code, detail, request_id=request_id.decode())
+            status, content = problem(code, detail, request_id=request_id)
         took_s = time.perf_counter() - started
         if ranked is not None:
             self._answered(ranked, took_s)
         else:
             self._refused(code, detail, status, request_id)
-        await _respond(send, status, content, _headers(status, content, request_id, ranked, took_s, close=close))
+        if _REQUEST_ID.fullmatch(own_id := request_id.encode()):
+            header_id = own_id  # an id that is no token stands in the body only
+        await _respond(send, status, content, _headers(status, content, header_id, ranked, took_s, close=close))
 
     def _answered(self, ranked: Ranked, took_s: float) -> None:
         service, response = self._service, ranked.response
@@ -79,9 +81,9 @@ class RankEndpoint:
         }
         service.request_log.add(status=200, user_id=ranked.user_id, fields=fields)
 
-    def _refused(self, code: str, detail: str, status: int, request_id: bytes) -> None:
+    def _refused(self, code: str, detail: str, status: int, request_id: str) -> None:
         self._service.telemetry.refused(code)
-        fields = {"request_id": request_id.decode(), "code": code, "detail": detail}
+        fields = {"request_id": request_id, "code": code, "detail": detail}
         self._service.request_log.add(status=status, user_id=None, fields=fields)
 
 

@@ -41,7 +41,8 @@ class FeatureLog:
             raise InputError(f"GEM_FEATURE_LOG: {folder} cannot be written; change its owner or take another")
         self._folder, self._rate, self._random, self._rows_per_file = folder, rate, random, rows_per_file
         self._rows: dict[str, list[Ranked]] = {}
-        self._files = 0
+        # neither clock nor process id tells two runs apart: requests bring the one, a container repeats the other
+        self._run, self._files = os.urandom(6).hex(), 0
         self.written = self.dropped = 0
 
     def offer(self, ranked: Ranked) -> None:
@@ -67,7 +68,7 @@ class FeatureLog:
     def _write(self, rows: list[Ranked]) -> None:
         model = rows[0].model
         self._files += 1
-        name = f"{model.manifest.name}-{model.manifest.version}-{rows[0].now_ms}-{os.getpid()}-{self._files}.parquet"
+        name = f"{model.manifest.name}-{model.manifest.version}-{rows[0].now_ms}-{self._run}-{self._files}.parquet"
         partial = self._folder / f".{name}.tmp"
         pq.write_table(_table(rows, model), partial)
         os.replace(partial, self._folder / name)

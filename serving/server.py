@@ -28,9 +28,11 @@ def serve(settings: Settings) -> None:
     with _listen(settings.host, settings.port) as sock:
         host, port = sock.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        several = settings.workers > 1
+        app = partial(make_app, settings, url)
         config = uvicorn.Config(
-            partial(make_app, settings, url),
-            factory=True,
+            app if several else app(),  # inside uvicorn a failing factory would end as exit code 3
+            factory=several,
             workers=settings.workers,
             access_log=False,
             log_config=None,
@@ -40,7 +42,7 @@ def serve(settings: Settings) -> None:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=settings.shutdown_grace_s,
         )
-        if settings.workers > 1:
+        if several:
             _serve_many(settings, config, sock)
             return
         # uvicorn raises the signal again once it has drained; by then all is done, and the exit code is 0

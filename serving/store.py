@@ -77,7 +77,7 @@ class EmbeddingStore:
         self._live: dict[str, Live | None] = dict.fromkeys(spaces)
         self._dims = {space: space_dim(space) for space in self._live}
         self._timeout_s = timeout_s
-        self._unpolled = UNREACHABLE
+        self._poll_fault: str | None = UNREACHABLE
         self.breaker = Breaker()
 
     async def close(self) -> None:
@@ -95,18 +95,17 @@ class EmbeddingStore:
             for space in self._live:
                 self._live[space] = await self._look(space)
         except (TimeoutError, RedisError, OSError) as error:
-            self._unpolled = _code(error)
+            self._poll_fault = _code(error)
             return False
+        self._poll_fault = None
         self.breaker.succeeded()
         return True
 
     async def read(self, space: str, user_id: str, *, budget_s: float) -> Reading:
         """The user's records, within `budget_s` seconds (and the store timeout)."""
-        live = self._live[space]
-        if live is None:
-            return _without(self._unpolled, Live(None, None))
-        if live.generation is None:
-            return _without(NO_GENERATION, live)
+        live = self.live(space)
+        if live.generation is None:  # while polls fail, nobody knows whether one has been published since
+            return _without(self._poll_fault or NO_GENERATION, live)
         if self.breaker.is_open:
             return _without(self.breaker.reason or UNREACHABLE, live)
         budget_s = min(budget_s, self._timeout_s)

@@ -1,7 +1,9 @@
 """Prometheus metrics of one process: prefix gem_, base units, bounded labels, no ids. Served on a port of their own."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -11,7 +13,8 @@ from prometheus_client import (
     ProcessCollector,
     start_http_server,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from contracts.errors import InputError
 from serving.artifact import Model
@@ -70,6 +73,7 @@ class Telemetry:
         self._logged = Gauge(
             "gem_feature_log_rows", "Feature log rows.", ["result"], registry=registry, multiprocess_mode="sum"
         )
+        self._named_catalogue: str | None = None
         # a labels() call costs a lock and a sort; a request makes ten
         self._child = lru_cache(maxsize=512)(lambda family, *values: family.labels(*values))
 
@@ -101,10 +105,13 @@ class Telemetry:
             self._models.labels(surface, model.manifest.name, model.manifest.version, model.manifest.space).set(1)
 
     def catalogue(self, catalogue: Catalogue, *, reloaded: bool | None = None) -> None:
-        """Name the catalogue; `reloaded` counts an attempt to replace it."""
+        """Name the catalogue; `reloaded` counts an attempt to replace it. The version before it goes to 0: files of
+        several workers can take no series back."""
         if reloaded is not None:
             self._reloads.labels("ok" if reloaded else "refused").inc()
-        self._catalogue.clear()
+        if self._named_catalogue not in (None, catalogue.version):
+            self._catalogue.labels(self._named_catalogue).set(0)
+        self._named_catalogue = catalogue.version
         self._catalogue.labels(catalogue.version).set(1)
         self._catalogue_updated.set(catalogue.updated_ms / 1000)
 
@@ -138,5 +145,31 @@ def single_process(telemetry: Telemetry) -> CollectorRegistry:
 def all_workers(folder: str) -> CollectorRegistry:
     """The registry to serve where several workers write their values into files of `folder`: their sums."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=folder)
+    registry.register(LivingWorkers(folder))
     return registry
+
+
+class LivingWorkers:
+    """The workers' values in `folder`, without the gauges of workers that have died: those would stay as they were."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._files = MultiProcessCollector(None, path=folder)
+
+    def collect(self) -> Iterable[Metric]:
+        """Forget the dead, then sum."""
+        pids = {path.stem.rsplit("_", 1)[1] for path in self._folder.glob("gauge_live*.db")}
+        for pid in pids:
+            if not _is_alive(int(pid)):
+                mark_process_dead(pid, self._folder)
+        return self._files.collect()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

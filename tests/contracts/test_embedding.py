@@ -232,6 +232,36 @@ def test_a_count_that_its_arrays_do_not_fill_is_noticed_behind_a_valid_crc(count
         decode_history(blob, user_id="u")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"impressions": 1}, "impressions"),
+        ({"impressions": 2**63}, "impressions"),
+        ({"impressions": 2**64 - 1}, "impressions"),
+        ({"computed_ms": -1}, "computed_ms"),
+        ({"event_ms": np.array([1, 3, 2])}, "event_ms"),
+        ({"event_ms": np.array([-1, 2, 3])}, "event_ms"),
+        ({"event_ms": np.array([-(2**63), 2**63 - 1, 2**63 - 1])}, "event_ms"),
+    ],
+)
+def test_numbers_that_no_writer_can_mean_are_corrupt_behind_a_valid_crc(changes: dict[str, Any], message: str) -> None:
+    blob = encode_history(replace(history(3), **changes), user_id="u")
+    with pytest.raises(CorruptRecordError, match=message):
+        decode_history(blob, user_id="u")
+
+
+@pytest.mark.parametrize("changes", [{"computed_ms": -1}, {"pair_computed_ms": np.array([1, -(2**63), 2])}])
+def test_a_pair_record_before_1970_is_corrupt(changes: dict[str, Any]) -> None:
+    blob = encode_pair(replace(pair(3), **changes), user_id="u")
+    with pytest.raises(CorruptRecordError, match="computed_ms"):
+        decode_pair(blob, user_id="u")
+
+
+def test_elements_at_the_same_time_and_an_empty_history_are_fine() -> None:
+    for record in (replace(history(3), event_ms=np.array([0, 5, 5]), impressions=3), history(0)):
+        assert len(decode_history(encode_history(record, user_id="u"), user_id="u").event_ms) == len(record.event_ms)
+
+
 @pytest.mark.parametrize(("at", "value"), [(4, 2), (7, 8), (14, 1), (6, 0), (6, 2), (6, 3), (6, 9)])
 def test_a_newer_writers_record_is_refused_not_guessed(at: int, value: int) -> None:
     blob = resealed(encode_history(history(optional=False), user_id="u"), at=at, value=value)

@@ -7,7 +7,16 @@ import pytest
 
 from contracts.errors import InputError
 from contracts.features import InputSpec
-from contracts.manifest import MANIFEST, MODEL, Manifest, load_manifest, tensor_of, write_manifest
+from contracts.manifest import (
+    MANIFEST,
+    MODEL,
+    Manifest,
+    fields_sha256,
+    load_manifest,
+    read_manifest,
+    tensor_of,
+    write_manifest,
+)
 from contracts.schema import FeatureSchema, Task
 
 SPEC = InputSpec(FeatureSchema("test", ("other",), (Task("click"),), (), 16, 16), 2, 32)
@@ -43,9 +52,10 @@ def artifact(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, **changes: object) -> None:
-    """Change fields of the stored manifest."""
+    """Change fields of the stored manifest, and its digest with them."""
     path = folder / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    fields = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(fields | {"manifest_sha256": fields_sha256(fields)}))
 
 
 def test_what_was_written_loads_and_names_every_file(artifact: Path) -> None:
@@ -62,6 +72,24 @@ def test_one_flipped_byte_is_noticed(artifact: Path, name: str, at: int) -> None
     content[at] ^= 1
     (artifact / name).write_bytes(bytes(content))
     with pytest.raises(InputError, match=f"{name} differs from its sha256"):
+        load_manifest(artifact)
+
+
+def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_in_one_sentence(artifact: Path) -> None:
+    path = artifact / MANIFEST
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        with pytest.raises(InputError) as caught:
+            read_manifest(artifact)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_edited_manifest_is_refused(artifact: Path) -> None:
+    path = artifact / MANIFEST
+    path.write_text(path.read_text().replace('"max_candidates": 1000', '"max_candidates": 9000'))
+    with pytest.raises(InputError, match=r"manifest\.json differs from its manifest_sha256"):
         load_manifest(artifact)
 
 
@@ -116,11 +144,26 @@ def test_a_manifest_that_cannot_be_read_is_refused(artifact: Path, content: byte
         load_manifest(artifact)
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"note": "a field of a later format"}, {"tasks": "click"}])
-def test_a_manifest_of_another_format_is_refused(artifact: Path, change: dict) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"note": "a field of a later format"},
+        {"tasks": "click"},
+        {"tasks": []},
+        {"surfaces": []},
+        {"name": "../elsewhere"},
+        {"version": ""},
+        {"max_candidates": 0},
+    ],
+)
+def test_a_manifest_of_another_format_is_refused_in_one_sentence(artifact: Path, change: dict) -> None:
     edit(artifact, **change)
-    with pytest.raises(InputError, match="not a manifest of format 1"):
+    (field,) = change
+    with pytest.raises(InputError, match=f"not a manifest of format 1: {field}") as caught:
         load_manifest(artifact)
+    assert "\n" not in str(caught.value)
+    assert "http" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +172,7 @@ def test_a_manifest_of_another_format_is_refused(artifact: Path, change: dict) -
         ({"schema_fingerprint": "0" * 16}, "fingerprint"),
         ({"history_length": 3}, "inputs"),
         ({"inputs": []}, "inputs"),
+        ({"surfaces": ["other", "elsewhere"]}, r"lacks the surfaces \['elsewhere'\]"),
         ({"space": "gem-3f9a1c-d16-int8"}, "wide"),
         ({"space": "gem"}, "no embedding space"),
         ({"feature_schema": {}}, "not a feature schema"),

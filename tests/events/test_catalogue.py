@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from contracts.errors import InputError
 from contracts.features import AdTable
+from contracts.seal import SEAL_KEY, check_seal
 from events.catalogue import FINGERPRINT_KEY
 from events.log import InteractionLog
 from events.splits import day_calendar
@@ -39,3 +42,11 @@ def test_the_catalogue_gives_the_ad_inputs_of_the_log(tiny_log: InteractionLog, 
     np.testing.assert_array_equal(from_catalogue.cat, tiny_log.ad_table().cat)
     np.testing.assert_array_equal(from_catalogue.num, tiny_log.ad_table().num)
     assert (table["updated_ms"].to_numpy() == tiny_log.ingested_ms.max()).all()
+
+
+def test_the_file_is_sealed_and_any_arrow_reader_reads_it(tiny_log_dir: Path) -> None:
+    content = (tiny_log_dir / "catalog.arrow").read_bytes()
+    check_seal(content)
+    assert read(tiny_log_dir).schema.metadata[SEAL_KEY.encode()] in content
+    with pytest.raises(InputError, match="gem_sha256"):
+        check_seal(content.replace(b"click", b"clock", 1))

@@ -165,6 +165,14 @@ def test_the_newest_version_of_each_name_serves(tmp_path: Path):
     assert found == {"feed": "student/11", "reels": "reels/3", "other": "reels/3"}
 
 
+def test_a_changed_time_makes_no_older_version_serve(tmp_path: Path):
+    write_artifact(tmp_path, version="1", created_at="2026-01-01T00:00:00+00:00")
+    newest = write_artifact(tmp_path, version="2", created_at="2026-01-02T00:00:00+00:00")
+    text = (newest / MANIFEST).read_text()
+    (newest / MANIFEST).write_text(text.replace("2026-01-02", "2024-01-02"))
+    assert "differs from its manifest_sha256" in refusal(find_artifacts, tmp_path)
+
+
 def test_the_folder_may_be_the_artifact_itself(tmp_path: Path):
     folder = write_artifact(tmp_path)
     assert find_artifacts(folder) == [folder]

@@ -11,6 +11,7 @@ import pytest
 from contracts.errors import InputError
 from contracts.features import UNKNOWN_AD
 from contracts.hashing import stable_hash
+from contracts.seal import OPEN_SEAL, SEAL_KEY, seal
 from events.store import read_log
 from serving.catalogue import LiveCatalogue, load_catalogue
 from tests.serving.small_student import ADS, NOW_MS, SCHEMA, ad_table, catalogue_table, write_catalogue
@@ -72,6 +73,9 @@ def replaced(name: str, values: pa.Array) -> pa.Table:
         (replaced("default_bid", pa.array([1.0, float("nan"), 1.0])), "negative or not finite"),
         (replaced("default_bid", pa.array(["a", "b", "c"])), "wrong type in 'default_bid'"),
         (replaced("category", pa.array([0, 7, 1])), "codes outside 0..6"),
+        (replaced("category", pa.array([0.5, 1, 2])), "wrong type in 'category'"),
+        (replaced("category", pa.array([[0], [1], [2]])), "wrong type in 'category'"),
+        (replaced("price", pa.array(["a", "b", "c"])), "wrong type in 'price'"),
         (replaced("price", pa.array([0.0, float("inf"), 1.0])), "not finite"),
     ],
 )
@@ -89,6 +93,50 @@ def test_a_truncated_file_is_refused(tmp_path: Path):
 
 def test_a_missing_file_is_refused(tmp_path: Path):
     assert "cannot be read" in refusal(tmp_path / "nowhere.arrow")
+
+
+def sealed_catalogue(path: Path) -> bytes:
+    """A catalogue with a seal, as the log's writer makes it."""
+    table = catalogue_table(ADS[:20])
+    metadata = {**table.schema.metadata, SEAL_KEY: OPEN_SEAL}
+    write_catalogue(path, table.replace_schema_metadata(metadata))
+    path.write_bytes(seal(path.read_bytes()))
+    return path.read_bytes()
+
+
+def test_a_flipped_bit_anywhere_in_a_sealed_catalogue_is_refused_by_name(tmp_path: Path):
+    path = tmp_path / "c.arrow"
+    content = sealed_catalogue(path)
+    assert len(load_catalogue(path, SCHEMA).rows) == 20
+    for at in range(0, len(content), 3):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        message = refusal(path)
+        assert str(path) in message
+        assert "gem_sha256" in message
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path):
+    path = write_catalogue(tmp_path / "c.arrow", catalogue_table(("aaaaaaaa", "bbbbbbbb")))
+    path.write_bytes(path.read_bytes().replace(b"bbbbbbbb", b"bbbb\xffbbb"))
+    assert f"{path} is no whole Arrow file" in refusal(path)
+
+
+def test_offsets_that_lead_outside_are_refused(tmp_path: Path):
+    path = write_catalogue(tmp_path / "c.arrow", catalogue_table(("aaaaaaaa", "bbbbbbbb")))
+    offsets = np.array([0, 8, 16], dtype="<i4")
+    content = path.read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    path.write_bytes(content.replace(offsets.tobytes(), np.array([0, 8, 1 << 30], dtype="<i4").tobytes()))
+    assert f"{path} is no whole Arrow file" in refusal(path)
+
+
+def test_columns_of_other_widths_are_read_as_the_schemas_types(tmp_path: Path):
+    table = catalogue_table()
+    for name, kind in (("category", pa.int64()), ("price", pa.float64())):
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+    catalogue = load_catalogue(write_catalogue(tmp_path / "c.arrow", table), SCHEMA)
+    np.testing.assert_array_equal(catalogue.table.cat, ad_table().cat)
+    np.testing.assert_array_equal(catalogue.table.num, ad_table().num)
 
 
 @pytest.fixture
@@ -112,7 +160,13 @@ def test_a_new_file_replaces_the_catalogue(live: LiveCatalogue, tmp_path: Path):
     assert live.current.updated_ms == NOW_MS - 1000
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"x"), lambda path: path.unlink()])
+def flip(path: Path) -> None:
+    content = bytearray(sealed_catalogue(path))
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"x"), lambda path: path.unlink(), flip])
 def test_a_bad_new_file_keeps_the_old_catalogue(live: LiveCatalogue, tmp_path: Path, spoil: Callable[[Path], object]):
     before = live.current
     spoil(tmp_path / "c.arrow")

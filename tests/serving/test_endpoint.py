@@ -127,6 +127,22 @@ def test_a_client_that_goes_away_gets_no_answer_and_no_failure(lonely: Client):
     assert sent == []
 
 
+def test_a_refusal_echoes_the_bodys_request_id(lonely: Client):
+    for changes, code in (({"surface": "nowhere"}, "unknown_surface"), ({"strict": True}, "embedding_required")):
+        response = lonely.rank(body(request_id="mine-7", **changes), **{"x-request-id": "abc-1"})
+        assert (response.json()["code"], response.json()["request_id"]) == (code, "mine-7")
+        assert response.headers["x-request-id"] == "mine-7"
+    response = lonely.rank(body(request_id="mine ✓", surface="nowhere"), **{"x-request-id": "abc-1"})
+    assert (response.json()["request_id"], response.headers["x-request-id"]) == ("mine ✓", "abc-1")
+
+
+def test_the_log_line_of_a_refusal_has_the_bodys_request_id(lonely: Client, monkeypatch: pytest.MonkeyPatch):
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(lonely.service.request_log, "add", lambda *, fields, **_: lines.append(fields))
+    lonely.rank(body(request_id="mine-7", surface="nowhere"))
+    assert lines[0]["request_id"] == "mine-7"
+
+
 def test_strict_names_a_time_to_come_back(lonely: Client):
     response = lonely.rank(body(strict=True))
     assert (response.status_code, response.json()["code"]) == (503, "embedding_required")

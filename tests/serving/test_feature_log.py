@@ -83,6 +83,14 @@ def test_a_file_is_written_when_the_buffer_is_full_and_at_the_end(open_client: O
     assert all(path.suffix == ".parquet" for path in (tmp_path / "log").iterdir())
 
 
+def test_a_restart_overwrites_nothing_though_process_and_time_are_the_same(open_client: Open, tmp_path: Path):
+    client = open_client(clock="request")
+    for _ in range(3):
+        client.service.feature_log = FeatureLog(tmp_path / "log", rate=1, random=lambda: 0.0, rows_per_file=1)
+        client.rank(body(context={"timestamp_ms": NOW_MS}))
+    assert len(list((tmp_path / "log").iterdir())) == 3
+
+
 def test_a_disk_that_fails_costs_rows_and_not_requests(open_client: Open, tmp_path: Path):
     client = open_client()
     log = client.service.feature_log = FeatureLog(tmp_path / "log", rate=1, random=lambda: 0.0, rows_per_file=1)

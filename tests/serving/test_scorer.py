@@ -5,9 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
-from serving.scorer import Scorer
+from serving.scorer import CPU, CUDA, Scorer
 from tests.serving.small_student import SPEC, build_graph, random_inputs
 
 
@@ -30,6 +31,18 @@ def test_a_candidate_scores_the_same_in_any_list():
     for row in range(37):
         alone = {name: array[row : row + 1] if name.startswith("ad_") else array for name, array in inputs.items()}
         np.testing.assert_allclose(scorer.run(alone)[0], together[row], atol=1e-6)
+
+
+def test_a_gpu_that_cannot_be_used_leaves_the_student_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    if CUDA in ort.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has CUDA")
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
+    with pytest.warns(UserWarning, match=CUDA):
+        scorer = Scorer(build_graph(SPEC).SerializeToString(), intra_op_threads=1, inline_rows=4, executor=None)
+    assert scorer.run(random_inputs(SPEC, 3)).shape == (3, 3)
+    assert "runs on the CPU" in caplog.text
 
 
 def test_a_longer_list_is_expected_to_take_longer():

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import redis
 
+from serving.server import serve
 from tests.conftest import free_port
 from tests.serving.conftest import Cache, body, now_ms
 from tests.serving.live_server import launch, running
@@ -122,6 +123,15 @@ def test_what_cannot_serve_ends_with_one_sentence_and_exit_code_2(settings: dict
             assert errors.count("\n") == 1, errors
             assert message in errors
             assert output == ""
+
+
+def test_an_unforeseen_failure_at_the_start_shows_itself(make_settings: Callable[..., Any], monkeypatch):
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("unforeseen")
+
+    monkeypatch.setattr("serving.server.build", fail)
+    with pytest.raises(TypeError, match="unforeseen"):
+        serve(make_settings(port=0))
 
 
 def test_help_needs_no_settings():

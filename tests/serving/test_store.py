@@ -194,6 +194,19 @@ def test_a_dead_server_is_unreachable_and_a_restarted_one_is_found(open_reader: 
     assert reader.read().fault == NO_GENERATION
 
 
+def test_an_empty_store_that_dies_is_unavailable_and_not_missing(open_reader: Open, spawn_valkey):
+    server = spawn_valkey()
+    reader = open_reader(server.url)
+    assert reader.poll()
+    assert reader.read().fault == NO_GENERATION
+    server.stop()
+    assert not reader.poll()
+    assert (reader.read().fault, reader.read().unavailable) == (UNREACHABLE, True)
+    server.start()
+    assert reader.poll()
+    assert reader.read().fault == NO_GENERATION
+
+
 def test_an_error_of_the_server_is_stated(open_reader: Open, spawn_valkey):
     server = spawn_valkey()
     with redis.Redis.from_url(server.url) as client:
