@@ -20,6 +20,10 @@ from events.splits import Calendar
 PLACEBO_SEED = 20260529
 """One fixed permutation for all seeds of the placebo arm."""
 
+SOFT_LABEL_SHARE = 0.9
+"""Least share of a training period's rows that must have a soft label: a refresh that is a little behind may pass, a
+log of other events or a backfill that stopped may not."""
+
 
 @dataclass(frozen=True)
 class LoggedVectors:
@@ -62,6 +66,11 @@ class StudentRows:
     def __len__(self) -> int:
         return len(self.event_id)
 
+    @property
+    def soft_label_share(self) -> float:
+        """Share of the rows that the teacher has represented."""
+        return float(self.has_soft.mean())
+
     def inputs(self, rows: slice, *, spec: InputSpec, logged: LoggedVectors | None = None) -> dict[str, np.ndarray]:
         """Model inputs of some rows in the spec's order (B = N); `logged` replaces the vectors (placebo)."""
         history = None
@@ -88,7 +97,8 @@ def student_rows(
     Histories are as of each row's own time: impressions that happened and whose representation was available strictly
     before it. Labels of the student period count where they were known at its end, those of a later period where they
     can be judged at all. A row that the teacher has not represented has no soft label. Raises InputError when the
-    representation log belongs to another schema or reaches into the teacher's period, or when the period has no rows.
+    representation log belongs to another schema or to other events, or reaches into the teacher's period, or when the
+    period has no rows.
     """
     rows = calendar.rows(log, period)
     if not len(rows):
@@ -99,7 +109,8 @@ def student_rows(
         task.name: calendar.student.end_ms if period == "student" else calendar.judged_ms(period, task)
         for task in tasks
     }
-    usable = np.stack([log.usable(task.name, as_of_ms=end_ms[task.name])[rows] for task in tasks], axis=1)
+    counts = log.trainable if period == "student" else log.usable
+    usable = np.stack([counts(task.name, as_of_ms=end_ms[task.name])[rows] for task in tasks], axis=1)
     labels = np.stack([log.labels[task.name][rows] for task in tasks], axis=1)
     soft, has_soft = _soft_labels(logged, [records.tasks.index(task.name) for task in tasks], log.event_id[rows])
     index, impressions = records.as_of(logged).histories(log.user_ids[log.user[rows]], times, history_length)
@@ -123,12 +134,28 @@ def student_rows(
     )
 
 
+def check_covered(log: InteractionLog, records: RepresentationLog, rows: StudentRows, period: str) -> None:
+    """InputError when the representation log ends before the last of these rows, or lacks more than a tenth of them:
+    students that learn from a part of it would pass for students of the whole."""
+    last = int(log.offset[np.isin(log.event_id, rows.event_id)].max())
+    if records.end_offset <= last:
+        raise InputError(
+            f"{records.folder} ends at offset {records.end_offset}, the period {period!r} at offset {last}; "
+            "let python -m precompute.backfill on this log end first"
+        )
+    if rows.soft_label_share < SOFT_LABEL_SHARE:
+        raise InputError(
+            f"{records.folder} has a soft label for {rows.soft_label_share:.1%} of the rows of period {period!r}, "
+            f"{SOFT_LABEL_SHARE:.0%} are needed; run python -m precompute.backfill on this log"
+        )
+
+
 def base_rates(log: InteractionLog, *, before_ms: int) -> np.ndarray:
     """Mean label of each task over the rows before a time, float32 [K]; one half where no row is known by then."""
     past = log.event_ms < before_ms
     rates = []
     for task in log.schema.tasks:
-        known = past & log.usable(task.name, as_of_ms=before_ms)
+        known = past & log.trainable(task.name, as_of_ms=before_ms)
         rates.append(log.labels[task.name][known].mean() if known.any() else 0.5)
     return np.array(rates, dtype=np.float32)
 
@@ -146,7 +173,23 @@ def _checked(log: InteractionLog, records: RepresentationLog, calendar: Calendar
             f"representation log {records.space} holds impressions of the teacher's own training period; "
             "delete it and run python -m precompute.backfill again"
         )
+    if foreign := int((~_events_of(log, logged)).sum()):
+        raise InputError(
+            f"{foreign:,} of {len(logged):,} rows of {records.folder} are not events of the log {log.schema.name!r}; "
+            "give the log it was made of, or run python -m precompute.backfill on this log into another folder"
+        )
     return logged
+
+
+def _events_of(log: InteractionLog, logged: Representations) -> np.ndarray:
+    """Whether each representation is of the event that the log has at its offset: bool [R]. Rows past the log's end
+    pass: events came in, and were represented, after the log was read."""
+    if not len(log) or not len(logged):
+        return np.ones(len(logged), dtype=bool)
+    order = np.argsort(log.offset, kind="stable")
+    found = order[np.searchsorted(log.offset, logged.offset, sorter=order).clip(max=len(order) - 1)]
+    same = (log.offset[found] == logged.offset) & (log.event_id[found] == logged.event_id)
+    return same | (logged.offset > log.offset[order[-1]])
 
 
 def _soft_labels(logged: Representations, columns: list[int], event_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

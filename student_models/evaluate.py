@@ -87,16 +87,20 @@ def judged_rows(log: InteractionLog, calendar: Calendar, rows: np.ndarray) -> di
 def read_arms(runs: Path, event_id: np.ndarray, tasks: list[str], *, fingerprint: str) -> dict[str, np.ndarray]:
     """Predictions of every arm with a finished run: arm -> float32 [S, T, K], in the order of the arms.
 
-    InputError when there is none, when a run was trained on another schema, or when arms differ in their seeds.
+    InputError when there is none, when a run is damaged or was trained on another schema, or when arms differ in their
+    seeds.
     """
     predictions: dict[str, np.ndarray] = {}
     for arm in ARMS:
         folders = sorted(path.parent for path in (runs / arm.name).glob(f"seed*/{RUN}"))
+        of_seeds = []
         for folder in folders:
-            if read_run(folder).schema_fingerprint != fingerprint:
+            trained = read_run(folder)
+            if trained.schema_fingerprint != fingerprint:
                 raise InputError(f"{folder} was trained on another schema than this log; train it again")
+            of_seeds.append(read_predictions(trained.verified(folder, PREDICTIONS), event_id, tasks))
         if folders:
-            predictions[arm.name] = np.stack([read_predictions(f / PREDICTIONS, event_id, tasks) for f in folders])
+            predictions[arm.name] = np.stack(of_seeds)
     if not predictions:
         raise InputError(f"{runs} holds no finished student; train them with python -m student_models.train")
     if len({len(of_arm) for of_arm in predictions.values()}) > 1:

@@ -29,7 +29,7 @@ from contracts.manifest import GOLDEN, MODEL, Manifest, Tensor, digest, tensor_o
 from events.log import InteractionLog
 from events.store import read_log
 from student_models.model import Served
-from student_models.runs import Run, read_run
+from student_models.runs import Run, read_run, writable_folder
 
 app = typer.Typer(add_completion=False)
 
@@ -59,6 +59,7 @@ def main(
     events = read_log(log)
     if events.schema.fingerprint() != trained.schema_fingerprint:
         raise InputError(f"{run_folder} was trained on another schema than {log}; give the log it was trained on")
+    writable_folder(out / name, "--out")
     served = Served(trained.student(run_folder)).eval()
     cases = parity_cases(events, trained.input_spec(), candidates=PARITY_CANDIDATES)
     folder, difference = write_artifact(

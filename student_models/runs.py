@@ -1,8 +1,12 @@
-"""A student's run on disk: <out>/<arm>/seed<n>/{model.safetensors, predictions.parquet, run.json}, run.json last."""
+"""A student's run on disk: <out>/<arm>/seed<n>/{model.safetensors, predictions.parquet, run.json}, run.json last.
+
+run.json names the sha256 of the other two, compared whenever one is read.
+"""
 
 import json
 import os
-from dataclasses import asdict, dataclass
+import tempfile
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +19,64 @@ from safetensors.torch import load_file, save_file
 from contracts.errors import InputError
 from contracts.features import InputSpec
 from contracts.keys import space_dim
+from contracts.manifest import digest
 from contracts.schema import FeatureSchema
+from events.log import InteractionLog
+from events.representations import RepresentationLog
 from student_models.model import Student
 from student_models.recipes import Arm, StudentRecipe
 
 MODEL, PREDICTIONS, RUN = "model.safetensors", "predictions.parquet", "run.json"
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What a run learned from. Two runs are comparable when these are equal: epoch and end_offset change with the
+    representation log, log_rows with the interaction log."""
+
+    space: str
+    schema_fingerprint: str
+    epoch: int
+    end_offset: int
+    log_rows: int
+
+    @classmethod
+    def of(cls, log: InteractionLog, records: RepresentationLog) -> "Sources":
+        return cls(
+            space=records.space,
+            schema_fingerprint=log.schema.fingerprint(),
+            epoch=records.epoch,
+            end_offset=records.end_offset,
+            log_rows=len(log),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Sources):
     """What is true of a finished run. metrics: {"ne": {task: v}, "auc": {task: v}} on the validation period, without a
-    task that has one class there."""
+    task that has one class there. soft_label_share: of the training rows. sha256: of the other files of the folder."""
 
     arm: str
     seed: int
     recipe: dict[str, Any]
-    space: str
     schema: dict[str, Any]
-    schema_fingerprint: str
     rows: int
     validation_rows: int
+    soft_label_share: float
     metrics: dict[str, Any]
+    sha256: dict[str, str]
+
+    def sources(self) -> Sources:
+        return Sources(**{field.name: getattr(self, field.name) for field in fields(Sources)})
+
+    def verified(self, folder: Path, name: str) -> Path:
+        """The path of one of the run's files; InputError when its bytes are not those that were written."""
+        path = folder / name
+        if path.is_file() and digest(path).sha256 != self.sha256.get(name):
+            raise InputError(
+                f"{path} is damaged: its sha256 is not the one in {RUN}; delete {folder} and train this arm again"
+            )
+        return path
 
     def input_spec(self) -> InputSpec:
         """What the student reads; an arm without history reads none."""
@@ -48,7 +89,7 @@ class Run:
         fields = {name: value for name, value in self.recipe.items() if name != "arm"}
         try:
             student = Student(self.input_spec(), StudentRecipe(**{**fields, "hidden": tuple(fields["hidden"])}))
-            student.load_state_dict(load_file(folder / MODEL))
+            student.load_state_dict(load_file(self.verified(folder, MODEL)))
         except (OSError, SafetensorError, RuntimeError, TypeError, KeyError) as error:
             raise InputError(
                 f"{folder / MODEL} cannot be loaded ({error}); delete {folder} and train this arm again"
@@ -60,21 +101,34 @@ def run_folder(out: Path, arm: str, seed: int) -> Path:
     return out / arm / f"seed{seed}"
 
 
+def writable_folder(path: Path, option: str) -> Path:
+    """The folder, made if need be; InputError names the option when nothing can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise InputError(
+            f"{option} {path} is no folder that can be written ({error.strerror}); give another"
+        ) from error
+
+
 def recipe_json(recipe: StudentRecipe, arm: Arm) -> dict[str, Any]:
     """The recipe and the arm as they stand in run.json (lists where JSON has no tuples)."""
     return json.loads(json.dumps({**asdict(recipe), "arm": asdict(arm)}))
 
 
-def finished(folder: Path, *, recipe: StudentRecipe, arm: Arm, space: str, fingerprint: str) -> bool:
+def finished(folder: Path, *, recipe: StudentRecipe, arm: Arm, sources: Sources) -> bool:
     """Whether this very run stands in the folder. InputError when a different one does: runs are never mixed."""
     if not (folder / RUN).is_file():
         return False
     found = read_run(folder)
-    asked = (recipe_json(recipe, arm), space, fingerprint)
-    if (found.recipe, found.space, found.schema_fingerprint) != asked:
-        raise InputError(
-            f"{folder} holds a run of another recipe, space or schema; give another --out or delete that folder"
-        )
+    if found.recipe != recipe_json(recipe, arm):
+        raise InputError(f"{folder} holds a run of another recipe; give another --out or delete that folder")
+    if found.sources() != sources:
+        before, now = asdict(found.sources()), asdict(sources)
+        changed = ", ".join(f"{name} {before[name]} (now {now[name]})" for name in now if before[name] != now[name])
+        raise InputError(f"{folder} holds a run of another log: {changed}; give another --out or delete that folder")
     return True
 
 
@@ -88,19 +142,23 @@ def read_run(folder: Path) -> Run:
             f"{folder} holds no finished student (no {RUN}); train one with python -m student_models.train"
         ) from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete {folder} and train this arm again") from error
+        raise InputError(
+            f"{path} is damaged or of another version ({error}); delete {folder} and train this arm again"
+        ) from error
 
 
 def write_run(
     folder: Path, *, run: Run, student: Student, event_id: np.ndarray, probabilities: np.ndarray, tasks: list[str]
 ) -> None:
-    """Weights, validation predictions (event_id, p_<task> float32) and then run.json, by an atomic rename."""
+    """Weights, validation predictions (event_id, p_<task> float32) and then run.json with the sha256 of both, by an
+    atomic rename."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(student.state_dict(), folder / MODEL)
     columns = {f"p_{task}": probabilities[:, column] for column, task in enumerate(tasks)}
     pq.write_table(pa.table({"event_id": event_id, **columns}), folder / PREDICTIONS)
     partial = folder / f".{RUN}.tmp"
-    partial.write_text(json.dumps(asdict(run), indent=2) + "\n")
+    whole = replace(run, sha256={name: digest(folder / name).sha256 for name in (MODEL, PREDICTIONS)})
+    partial.write_text(json.dumps(asdict(whole), indent=2) + "\n")
     os.replace(partial, folder / RUN)
 
 
@@ -113,7 +171,8 @@ def read_predictions(path: Path, event_id: np.ndarray, tasks: list[str]) -> np.n
         table = pq.read_table(path, columns=["event_id", *(f"p_{task}" for task in tasks)])
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise InputError(
-            f"{path} is no file of predictions with event_id and p_<task> for {', '.join(tasks)} ({error})"
+            f"{path} is no file of predictions with event_id and p_<task> for {', '.join(tasks)} "
+            f"({str(error).strip().splitlines()[0]}); write it with --predictions of python -m foundation.evaluate"
         ) from error
     known = table["event_id"].to_numpy()
     order = np.argsort(known)

@@ -4,6 +4,7 @@ Each run is a folder <out>/<arm>/seed<n> with model.safetensors, predictions.par
 last, run.json; a run whose run.json stands is finished and is not repeated.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,9 @@ from events.metrics import ne
 from events.representations import RepresentationLog
 from events.splits import Calendar
 from events.store import read_calendar, read_log
-from student_models.dataset import base_rates, student_rows
+from student_models.dataset import StudentRows, base_rates, check_covered, student_rows
 from student_models.recipes import ARMS, Arm, StudentRecipe, arm_named, recipe_named
-from student_models.runs import Run, finished, read_run, recipe_json, run_folder, write_run
+from student_models.runs import Run, Sources, finished, read_run, recipe_json, run_folder, writable_folder, write_run
 from student_models.trainer import TrainingData, arm_spec, arm_vectors, fit, probabilities
 
 app = typer.Typer(add_completion=False)
@@ -41,37 +42,44 @@ def main(
     wanted = [(arm_named(name), seed) for name in arms.split(",") for seed in range(seeds)]
     events, calendar = read_log(log), read_calendar(log)
     records = RepresentationLog(representations)
+    sources = Sources.of(events, records)
     open_runs = [
         (arm, seed)
         for arm, seed in wanted
-        if not finished(
-            run_folder(out, arm.name, seed),
-            recipe=chosen,
-            arm=arm,
-            space=records.space,
-            fingerprint=events.schema.fingerprint(),
-        )
+        if not finished(run_folder(out, arm.name, seed), recipe=chosen, arm=arm, sources=sources)
     ]
     if open_runs:
+        writable_folder(out, "--out")
         data = training_data(events, records, calendar, history_length=chosen.history_length)
         for arm, seed in track(open_runs, title="students"):
-            train_run(run_folder(out, arm.name, seed), data, chosen, arm, seed, space=records.space)
+            train_run(run_folder(out, arm.name, seed), data, chosen, arm, seed, sources=sources)
     folders = [run_folder(out, arm.name, seed) for arm, seed in wanted]
-    report({"out": str(out), "trained": len(open_runs), "kept": len(wanted) - len(open_runs), **_mean_ne(folders)})
+    report(
+        {
+            "out": str(out),
+            "trained": len(open_runs),
+            "kept": len(wanted) - len(open_runs),
+            "soft_label_share": read_run(folders[0]).soft_label_share,
+            **_mean_ne(folders),
+        }
+    )
 
 
 def training_data(
     log: InteractionLog, records: RepresentationLog, calendar: Calendar, *, history_length: int
 ) -> TrainingData:
-    """Rows of the student and the validation period; the test period stays closed."""
-    student, validation = (
-        student_rows(log, records, calendar, period, history_length=history_length)
-        for period in ("student", "validation")
-    )
-    return TrainingData(student, validation, base_rates(log, before_ms=calendar.student.start_ms))
+    """Rows of the student and the validation period; the test period stays closed. InputError when the representation
+    log does not cover both."""
+
+    def covered(period: str) -> StudentRows:
+        rows = student_rows(log, records, calendar, period, history_length=history_length)
+        check_covered(log, records, rows, period)
+        return rows
+
+    return TrainingData(covered("student"), covered("validation"), base_rates(log, before_ms=calendar.student.start_ms))
 
 
-def train_run(folder: Path, data: TrainingData, recipe: StudentRecipe, arm: Arm, seed: int, *, space: str) -> Run:
+def train_run(folder: Path, data: TrainingData, recipe: StudentRecipe, arm: Arm, seed: int, *, sources: Sources) -> Run:
     """Train one arm with one seed, score the validation rows, and leave the run in its folder."""
     student = fit(data, recipe, arm, seed)
     rows, schema = data.validation, data.validation.spec.schema
@@ -81,18 +89,19 @@ def train_run(folder: Path, data: TrainingData, recipe: StudentRecipe, arm: Arm,
         task: ne(rows.labels[rows.usable[:, k], k], predicted[rows.usable[:, k], k]) for k, task in enumerate(tasks)
     }
     trained = Run(
+        **asdict(sources),
         arm=arm.name,
         seed=seed,
         recipe=recipe_json(recipe, arm),
-        space=space,
         schema=schema.to_json(),
-        schema_fingerprint=schema.fingerprint(),
         rows=len(data.student),
         validation_rows=len(rows),
+        soft_label_share=data.student.soft_label_share,
         metrics={
             figure: {task: getattr(score, figure) for task, score in scores.items() if not score.reason}
             for figure in ("ne", "auc")
         },
+        sha256={},  # write_run fills it in
     )
     write_run(folder, run=trained, student=student, event_id=rows.event_id, probabilities=predicted, tasks=tasks)
     return trained

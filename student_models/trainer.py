@@ -99,7 +99,7 @@ def as_tensors(inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 def _optimizers(student: Student, recipe: StudentRecipe) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
     """Adam for the dense part, Adagrad for the hashed tables: it touches the batch's rows alone, and its first steps
-    are full ones, which matters where a user is seen four times (SparseAdam at its best rate: +.005 NE on KuaiRand)."""
+    are full ones, which matters where a user is seen four times (SparseAdam did worse: docs/log.md)."""
     tables = [m.weight for m in student.modules() if isinstance(m, nn.Embedding) and m.sparse]
     dense = [p for p in student.parameters() if all(p is not table for table in tables)]
     return torch.optim.Adam(dense, lr=recipe.learning_rate), torch.optim.Adagrad(tables, lr=recipe.id_learning_rate)

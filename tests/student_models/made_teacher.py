@@ -44,8 +44,11 @@ def write_representations(
     return write_rows(root, log, representations(log, rows, truth))
 
 
-def write_rows(root: Path, log: InteractionLog, rows: Representations) -> RepresentationLog:
-    """A representation log of `log` that holds these rows."""
+def write_rows(
+    root: Path, log: InteractionLog, rows: Representations, *, end_offset: int | None = None
+) -> RepresentationLog:
+    """A representation log of `log` that holds these rows and ends at an offset, by default where the log does; without
+    rows and without an end, one that nobody has appended to."""
     records = RepresentationLog.create(
         root,
         space=SPACE,
@@ -54,6 +57,6 @@ def write_rows(root: Path, log: InteractionLog, rows: Representations) -> Repres
         schema_fingerprint=log.schema.fingerprint(),
         epoch=1,
     )
-    if len(rows):
-        records.append(rows, first_offset=0, end_offset=len(log))
+    if len(rows) or end_offset:
+        records.append(rows, first_offset=0, end_offset=end_offset or len(log))
     return records

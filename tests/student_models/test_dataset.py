@@ -12,7 +12,7 @@ from contracts.hashing import bucket
 from events.log import InteractionLog
 from events.representations import RepresentationLog
 from events.splits import Calendar
-from student_models.dataset import StudentRows, base_rates, student_rows
+from student_models.dataset import StudentRows, base_rates, check_covered, student_rows
 from student_models.trainer import TrainingData
 from tests.student_models.made_teacher import write_rows
 
@@ -153,6 +153,55 @@ def test_records_of_another_schema_are_refused(
     other = replace(tiny_log, schema=replace(tiny_log.schema, name="other"))
     with pytest.raises(InputError, match=r"made on schema .*; run python -m precompute.backfill"):
         rows_of(other, records, calendar)
+
+
+def test_records_of_other_events_are_refused(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar, tmp_path: Path
+) -> None:
+    logged = records.read()
+    others = write_rows(tmp_path / "ids", tiny_log, replace(logged, event_id=logged.event_id ^ np.uint64(1)))
+    with pytest.raises(InputError, match=rf"{len(logged):,} of {len(logged):,} rows .* are not events of the log"):
+        rows_of(tiny_log, others, calendar)
+    shifted = replace(logged, event_id=np.roll(logged.event_id, 1))  # its ids are all in the log, but not there
+    with pytest.raises(InputError, match="are not events of the log"):
+        rows_of(tiny_log, write_rows(tmp_path / "places", tiny_log, shifted), calendar)
+
+
+def test_events_that_came_in_after_the_log_was_read_are_no_foreign_ones(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar
+) -> None:
+    past = tiny_log.take(np.arange(len(tiny_log) - 10))
+    assert records.read(z=False).offset[-1] > past.offset[-1]
+    check_covered(past, records, rows_of(past, records, calendar), "student")
+
+
+def test_records_that_end_before_the_period_does_are_refused(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar, tmp_path: Path
+) -> None:
+    rows, logged = rows_of(tiny_log, records, calendar), records.read()
+    check_covered(tiny_log, records, rows, "student")
+    last = int(tiny_log.offset[np.isin(tiny_log.event_id, rows.event_id)].max())
+    stopped = write_rows(tmp_path / "stopped", tiny_log, logged.take(logged.offset < last), end_offset=last)
+    sentence = rf"ends at offset {last}, the period 'student' at offset {last}; .*precompute.backfill .*end first"
+    with pytest.raises(InputError, match=sentence):
+        check_covered(tiny_log, stopped, rows_of(tiny_log, stopped, calendar), "student")
+    whole = write_rows(tmp_path / "whole", tiny_log, logged.take(logged.offset <= last), end_offset=last + 1)
+    check_covered(tiny_log, whole, rows_of(tiny_log, whole, calendar), "student")
+
+
+def test_records_with_too_few_soft_labels_are_refused(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar, tmp_path: Path
+) -> None:
+    logged = records.read()
+    some = {"half": np.arange(len(logged)) % 2 == 0, "none": np.zeros(len(logged), dtype=bool)}
+    for name, kept in some.items():
+        sparse = write_rows(tmp_path / name, tiny_log, logged.take(kept), end_offset=len(tiny_log))
+        rows = rows_of(tiny_log, sparse, calendar)
+        assert rows.soft_label_share == rows.has_soft.mean() < 0.9
+        with pytest.raises(
+            InputError, match=rf"a soft label for {rows.soft_label_share:.1%} .*run python -m precompute"
+        ):
+            check_covered(tiny_log, sparse, rows, "student")
 
 
 def test_records_of_the_teachers_own_period_are_refused(

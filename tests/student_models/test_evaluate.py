@@ -152,6 +152,25 @@ def test_students_of_another_schema_are_refused(tiny_log_dir: Path, runs_dir: Pa
         evaluate_command(tiny_log_dir, runs)
 
 
+def test_damaged_predictions_of_a_student_are_refused(tiny_log_dir: Path, runs_dir: Path, tmp_path: Path) -> None:
+    runs = Path(shutil.copytree(runs_dir, tmp_path / "runs"))
+    path = runs / "kd" / "seed1" / "predictions.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(1, table.column_names[1], pa.array(np.full(len(table), 0.5, np.float32))), path)
+    with pytest.raises(InputError, match=r"kd/seed1/predictions.parquet is damaged"):
+        evaluate_command(tiny_log_dir, runs)
+
+
+def test_a_teachers_file_without_event_ids_ends_with_one_sentence(
+    tiny_log_dir: Path, runs_dir: Path, teacher_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.parquet"
+    pq.write_table(pq.read_table(teacher_file).drop_columns(["event_id"]), path)
+    with pytest.raises(InputError, match=r"p.parquet is no file of predictions with event_id") as caught:
+        evaluate_command(tiny_log_dir, runs_dir, [f"frozen={path}"])
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_prints_a_table_and_ends_with_json(
     tiny_log_dir: Path, runs_dir: Path, teacher_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

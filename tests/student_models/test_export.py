@@ -193,3 +193,23 @@ def test_a_student_of_another_schema_is_refused(runs_dir: Path, tiny_log_dir: Pa
     with pytest.raises(InputError, match="trained on another schema"):
         export(folder, tiny_log_dir, tmp_path / "artifacts")
     assert not (tmp_path / "artifacts").exists()
+
+
+def test_damaged_weights_are_not_exported(runs_dir: Path, tiny_log_dir: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs_dir / "base" / "seed0", tmp_path / "run"))
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"model.safetensors is damaged: .*train this arm again"):
+        export(folder, tiny_log_dir, tmp_path / "artifacts")
+    assert not list((tmp_path / "artifacts").rglob("*.onnx"))
+
+
+@pytest.mark.usefixtures("exported_before")
+def test_a_place_that_is_no_folder_is_refused_before_the_export(
+    runs_dir: Path, tiny_log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "parity_cases", lambda *_, **__: pytest.fail("the export began"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--out .*file.* is no folder that can be written"):
+        export(runs_dir / "kd_loopfm" / "seed0", tiny_log_dir, tmp_path / "file")

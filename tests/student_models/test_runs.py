@@ -1,7 +1,9 @@
 """A run on disk: read back as written, and every damage named with its mend."""
 
+import hashlib
 import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,19 @@ import pytest
 import torch
 
 from contracts.errors import InputError
+from events.log import InteractionLog
+from events.representations import RepresentationLog
 from student_models.recipes import arm_named, tiny
-from student_models.runs import MODEL, RUN, finished, read_predictions, read_run
+from student_models.runs import (
+    MODEL,
+    PREDICTIONS,
+    RUN,
+    Sources,
+    finished,
+    read_predictions,
+    read_run,
+    writable_folder,
+)
 from student_models.trainer import TrainingData, arm_spec, probabilities
 
 TASKS = ["click", "install"]
@@ -42,11 +55,29 @@ def test_a_run_says_what_made_it(runs_dir: Path, data: TrainingData) -> None:
     assert set(run.metrics["ne"]) == {task.name for task in schema.tasks}
 
 
+def test_a_run_names_the_logs_it_learned_from(
+    runs_dir: Path, data: TrainingData, tiny_log: InteractionLog, records: RepresentationLog
+) -> None:
+    run = read_run(runs_dir / "loopfm" / "seed0")
+    assert run.sources() == Sources.of(tiny_log, records)
+    assert (run.epoch, run.end_offset, run.log_rows) == (records.epoch, records.end_offset, len(tiny_log))
+    assert run.soft_label_share == data.student.soft_label_share > 0.9
+
+
+@pytest.mark.parametrize("field", list(Sources.__dataclass_fields__))
+def test_a_run_of_other_logs_is_not_kept(run_folder: Path, field: str) -> None:
+    sources, arm = read_run(run_folder).sources(), arm_named("kd_loopfm")
+    assert finished(run_folder, recipe=tiny(), arm=arm, sources=sources)
+    value = asdict(sources)[field]
+    other = value + 1 if isinstance(value, int) else value + "0"
+    with pytest.raises(InputError, match=rf"a run of another log: {field} {value} \(now {other}\); give another --out"):
+        finished(run_folder, recipe=tiny(), arm=arm, sources=replace(sources, **{field: other}))
+
+
 def test_a_run_without_its_json_is_not_finished(run_folder: Path) -> None:
     (run_folder / RUN).unlink()
-    assert not finished(
-        run_folder, recipe=tiny(), arm=arm_named("kd_loopfm"), space="made-3f9a1c-d16-int8", fingerprint=""
-    )
+    sources = Sources(space="made-3f9a1c-d16-int8", schema_fingerprint="", epoch=1, end_offset=1, log_rows=1)
+    assert not finished(run_folder, recipe=tiny(), arm=arm_named("kd_loopfm"), sources=sources)
     with pytest.raises(InputError, match=r"holds no finished student .*student_models.train"):
         read_run(run_folder)
 
@@ -58,11 +89,30 @@ def test_a_damaged_run_is_named(run_folder: Path, text: str) -> None:
         read_run(run_folder)
 
 
+def flip_last_byte(path: Path) -> None:
+    """Damage that no format notices: in safetensors the last bytes are a weight."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_byte_is_noticed(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    for name in (MODEL, PREDICTIONS):
+        assert run.sha256[name] == hashlib.sha256((run_folder / name).read_bytes()).hexdigest()
+        assert run.verified(run_folder, name) == run_folder / name
+        flip_last_byte(run_folder / name)
+        with pytest.raises(InputError, match=rf"{name} is damaged: .*train this arm again"):
+            run.verified(run_folder, name)
+    with pytest.raises(InputError, match=r"model.safetensors is damaged"):
+        run.student(run_folder)
+
+
 def test_damaged_weights_are_named(run_folder: Path) -> None:
     content = (run_folder / MODEL).read_bytes()
     run = read_run(run_folder)
     (run_folder / MODEL).write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match=r"model.safetensors cannot be loaded"):
+    with pytest.raises(InputError, match=r"model.safetensors is damaged"):
         run.student(run_folder)
     (run_folder / MODEL).unlink()
     with pytest.raises(InputError, match=r"model.safetensors cannot be loaded"):
@@ -97,6 +147,23 @@ def test_unreadable_predictions_are_named(tmp_path: Path, content: bytes | None)
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"p.parquet is no file of predictions"):
         read_predictions(path, np.array([1], np.uint64), TASKS)
+
+
+def test_predictions_without_event_ids_are_named_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({f"p_{task}": np.array([0.1], np.float32) for task in TASKS}), path)
+    with pytest.raises(InputError, match=r"no file of predictions with event_id .*foundation\.evaluate") as caught:
+        read_predictions(path, np.array([1], np.uint64), TASKS)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_place_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    assert writable_folder(tmp_path / "a" / "b", "--out").is_dir()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=r"--out .*file.* is no folder that can be written .*give another"):
+            writable_folder(place, "--out")
 
 
 def test_saved_weights_are_plain_tensors(runs_dir: Path) -> None:

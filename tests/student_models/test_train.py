@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import GemError, InputError
+from events.log import InteractionLog
+from events.representations import RepresentationLog
+from events.splits import Calendar
 from student_models import train as command
 from student_models import trainer
 from student_models.recipes import ARMS, StudentRecipe
 from student_models.runs import RUN
 from student_models.train import main as train
+from tests.student_models.made_teacher import write_rows
 
 
 def test_every_arm_and_seed_leaves_a_whole_run(runs_dir: Path) -> None:
@@ -29,7 +34,7 @@ def test_a_finished_run_is_kept(
     before = {path: path.stat().st_mtime_ns for path in runs_dir.rglob("*.*")}
     train(tiny_log_dir, records_dir, runs_dir, seeds=2, recipe="tiny")
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (result["trained"], result["kept"]) == (0, 10)
+    assert (result["trained"], result["kept"], result["soft_label_share"]) == (0, 10, 1.0)
     assert {path: path.stat().st_mtime_ns for path in runs_dir.rglob("*.*")} == before
 
 
@@ -61,8 +66,28 @@ def test_a_folder_of_another_recipe_is_refused(
     runs_dir: Path, tiny_log_dir: Path, records_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "recipe_named", lambda name: StudentRecipe("tiny", batch=32))
-    with pytest.raises(InputError, match="holds a run of another recipe, space or schema"):
+    with pytest.raises(InputError, match="holds a run of another recipe"):
         train(tiny_log_dir, records_dir, runs_dir, arms="base", seeds=1)
+
+
+def test_a_grown_representation_log_is_not_taken_for_the_old_one(
+    runs_dir: Path, tiny_log_dir: Path, records_dir: Path, tmp_path: Path
+) -> None:
+    grown = Path(shutil.copytree(records_dir, tmp_path / records_dir.name))
+    RepresentationLog(grown).begin_epoch(2)
+    with pytest.raises(InputError, match=r"a run of another log: epoch 1 \(now 2\)"):
+        train(tiny_log_dir, grown, runs_dir, arms="base", seeds=1, recipe="tiny")
+
+
+def test_a_half_finished_backfill_trains_nothing(
+    tiny_log_dir: Path, tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar, tmp_path: Path
+) -> None:
+    logged = records.read()
+    end = int(tiny_log.offset[calendar.rows(tiny_log, "validation")].max())
+    half = write_rows(tmp_path / "half", tiny_log, logged.take(logged.offset < end), end_offset=end)
+    with pytest.raises(InputError, match=f"ends at offset {end}, the period 'validation' at offset {end}"):
+        train(tiny_log_dir, half.folder, tmp_path / "runs", arms="base", seeds=1, recipe="tiny")
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -78,11 +103,14 @@ def test_bad_input_ends_with_one_sentence_and_exit_code_2(
         "no arm 'bass'": (*here, "--arms", "bass"),
         "no representation log": ("--log", tiny_log_dir, "--representations", tmp_path, "--out", tmp_path / "runs"),
     }
+    (tmp_path / "file").touch()
+    cases["--out"] = (*here[:-1], tmp_path / "file", "--arms", "base", "--recipe", "tiny")
     for sentence, arguments in cases.items():
         done = run(*arguments)
         assert done.returncode == 2
         assert done.stderr.count("error: ") == 1
         assert sentence in done.stderr
+        assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
