@@ -4,17 +4,20 @@
 opens Locust's own page.
 """
 
+import csv
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from locust import FastHttpUser, constant_throughput, events, task
+from locust.stats import PERCENTILES_TO_REPORT, StatsCSV
 
 from loadtests.answers import embedding_status, fault
 from loadtests.traffic import Population, Traffic, time_of
 
 RANK = "/v1/rank"
+REPORTED_PERCENTILES = {"50%": 0.5, "95%": 0.95, "99%": 0.99}
 
 
 @events.init_command_line_parser.add_listener
@@ -46,10 +49,29 @@ def load_population(environment: Any, **_: Any) -> None:
 
 
 @events.quitting.add_listener
-def write_embeddings(environment: Any, **_: Any) -> None:
-    """Beside Locust's CSV files: how many right answers there were of each embedding.status."""
-    if prefix := environment.parsed_options.csv_prefix:
-        Path(f"{prefix}_embedding.json").write_text(json.dumps(environment.embeddings))
+def write_outcome(environment: Any, **_: Any) -> None:
+    """The outcome of all rank requests, and Locust's CSV files once more: it writes them once a second and would leave
+    out what happened since, which is where a server that breaks last would hide."""
+    prefix = environment.parsed_options.csv_prefix
+    if not prefix:
+        return
+    tables = StatsCSV(environment, PERCENTILES_TO_REPORT)
+    for kind, write in (("stats", tables.requests_csv), ("failures", tables.failures_csv)):
+        with Path(f"{prefix}_{kind}.csv").open("w", newline="") as file:
+            write(csv.writer(file))
+    ranked = environment.stats.get(RANK, "POST")
+    errors = [error for error in environment.stats.errors.values() if error.name == RANK]
+    outcome = {
+        "requests": ranked.num_requests,
+        "failures": ranked.num_failures,
+        "requests_per_s": ranked.total_rps,
+        "percentiles_ms": {
+            name: ranked.get_response_time_percentile(share) for name, share in REPORTED_PERCENTILES.items()
+        },
+        "reasons": [f"{error.occurrences} x {error.error}" for error in errors],
+        "embeddings": environment.embeddings,
+    }
+    Path(f"{prefix}_outcome.json").write_text(json.dumps(outcome))
 
 
 class Ranking(FastHttpUser):

@@ -4,7 +4,6 @@ Locust rounds times to a millisecond below 100 ms and to two figures above, and 
 asked less often): for percentiles of a fast server read the server's own histograms.
 """
 
-import csv
 import json
 import subprocess
 import sys
@@ -23,15 +22,15 @@ from loadtests.traffic import Population, Traffic, time_of
 
 app = typer.Typer(add_completion=False)
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-RANK = "/v1/rank"
 PERCENTILES = ("50%", "95%", "99%")
-REPORTS = ("stats.csv", "failures.csv", "embedding.json")
+REPORTS = ("stats.csv", "failures.csv", "outcome.json")
 """What a run leaves beside Locust's other CSV files; each name follows the prefix of --csv."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What Locust saw of `POST /v1/rank`. Times are milliseconds."""
+    """What Locust saw of `POST /v1/rank`, to the end. Times are milliseconds; embeddings counts right answers by
+    embedding.status."""
 
     requests: int
     failures: int
@@ -39,7 +38,6 @@ class Outcome:
     percentiles_ms: dict[str, float]
     reasons: list[str]
     embeddings: dict[str, int]
-    """Right answers by embedding.status, to the end; Locust's own figures may lack the last second."""
 
 
 @app.command()
@@ -132,29 +130,11 @@ def check_host(host: str) -> None:
 
 
 def read_outcome(prefix: Path, returncode: int) -> Outcome:
-    """The rank rows of Locust's CSV files; GemError when Locust left none."""
-    stats, failures = Path(f"{prefix}_stats.csv"), Path(f"{prefix}_failures.csv")
-    if not stats.is_file():
-        raise GemError(f"locust ended with code {returncode} before it wrote {stats}; its message is above")
-    rows = [row for row in read_csv(stats) if row["Name"] == RANK]
-    if not rows:
-        return Outcome(0, 0, 0.0, {}, [], {})
-    embeddings = Path(f"{prefix}_embedding.json")
-    (row,) = rows
-    return Outcome(
-        requests=int(row["Request Count"]),
-        failures=int(row["Failure Count"]),
-        requests_per_s=float(row["Requests/s"]),
-        percentiles_ms={name: float(row[name]) for name in PERCENTILES},
-        reasons=[f"{line['Occurrences']} x {line['Error']}" for line in read_csv(failures)],
-        embeddings=json.loads(embeddings.read_text()) if embeddings.is_file() else {},
-    )
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file with a header."""
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    """What the Locust file left at its end; GemError when it left nothing."""
+    file = Path(f"{prefix}_outcome.json")
+    if not file.is_file():
+        raise GemError(f"locust ended with code {returncode} before it wrote {file}; its message is above")
+    return Outcome(**json.loads(file.read_text()))
 
 
 def show(outcome: Outcome) -> None:

@@ -4,12 +4,16 @@ import csv
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
+from tests.loadtests.test_answers import ANSWER
 from tests.serving.live_server import Server, running
 from tests.serving.small_student import catalogue_table, write_artifact, write_catalogue
 
@@ -42,7 +46,7 @@ def test_right_answers_are_counted_and_reported(server: Server, tmp_path: Path):
     (row,) = [row for row in rows if row["Name"] == "/v1/rank"]
     assert int(row["Request Count"]) == result["requests"]
     assert list(result["embeddings"]) == ["unavailable"]
-    assert result["embeddings"]["unavailable"] >= result["requests"]
+    assert result["embeddings"]["unavailable"] == result["requests"]
 
 
 def test_wrong_answers_end_with_exit_code_1(server: Server, tmp_path: Path):
@@ -53,6 +57,51 @@ def test_wrong_answers_end_with_exit_code_1(server: Server, tmp_path: Path):
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["failures"] == result["requests"] > 0
     assert result["embeddings"] == {}
+
+
+class BreaksAtTheEnd(BaseHTTPRequestHandler):
+    """Ready, with a model, and ranks rightly for a while; then every answer is a 500."""
+
+    healthy_s = 2.5
+    started = 0.0
+    broken = 0
+
+    def do_GET(self) -> None:
+        self.answer(200, {"models": [{"surfaces": ["feed"]}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        type(self).started = type(self).started or time.monotonic()
+        if time.monotonic() - self.started > self.healthy_s:
+            type(self).broken += 1
+            return self.answer(500, {"code": "internal"})
+        return self.answer(200, ANSWER | {"results": []})
+
+    def answer(self, status: int, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_wrong_answers_of_the_last_moment_are_not_lost(tmp_path: Path):
+    with ThreadingHTTPServer(("127.0.0.1", 0), BreaksAtTheEnd) as stub:
+        thread = threading.Thread(target=stub.serve_forever)
+        thread.start()
+        host = f"http://127.0.0.1:{stub.server_port}"
+        ended = load("--host", host, "--users", 1, "--rate", 20, "--duration", 3, "--candidates", 0, folder=tmp_path)
+        stub.shutdown()
+        thread.join()
+    assert ended.returncode == 1
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert 0 < result["failures"] == BreaksAtTheEnd.broken
+    assert result["requests"] == result["failures"] + result["embeddings"]["fresh"]
+    rows = list(csv.DictReader((tmp_path / "load_stats.csv").read_text().splitlines()))
+    assert [int(row["Failure Count"]) for row in rows if row["Name"] == "/v1/rank"] == [result["failures"]]
 
 
 def test_no_server_is_bad_usage(tmp_path: Path):
