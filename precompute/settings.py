@@ -16,7 +16,9 @@ MIN_RETIRED_TTL_S = 3_600
 class PrecomputeSettings(BaseSettings):
     """Environment variables with the prefix GEM_, or lines of .env as the server reads them."""
 
-    model_config = SettingsConfigDict(env_prefix="GEM_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="GEM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     redis_url: SecretStr = SecretStr(EXAMPLE_URL)
     """Redis or Valkey that holds the records; rediss:// for TLS, user and password inside the URL."""

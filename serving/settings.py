@@ -14,7 +14,12 @@ class Settings(BaseSettings):
     """Settings of the ranking service. URLs are secrets: they may hold a password and are redacted everywhere."""
 
     model_config = SettingsConfigDict(
-        env_prefix="GEM_", env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
+        env_prefix="GEM_",
+        env_file=".env",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     models: Path

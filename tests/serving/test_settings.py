@@ -22,6 +22,12 @@ def test_two_settings_are_enough():
     assert (settings.clock, settings.feature_log) == ("server", None)
 
 
+def test_an_empty_value_is_none(environment):
+    environment.setenv("GEM_FEATURE_LOG", "")  # not the current folder
+    environment.setenv("GEM_PORT", "")
+    assert (load_settings().feature_log, load_settings().port) == (None, 8000)
+
+
 def test_the_url_is_a_secret(environment):
     environment.setenv("GEM_REDIS_URL", "redis://:password@cache:6379/0")
     assert "password" not in repr(load_settings())
