@@ -119,7 +119,10 @@ class Explanation(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One ranked candidate. With status `no_bid` or `not_finite` score is 0 and the candidate stands at the end."""
+    """One ranked candidate. With status `no_bid` or `not_finite` score is 0 and the candidate stands at the end.
+
+    An unknown ad without a bid under `ecpm` has status `no_bid`: it goes before `unknown_ad`.
+    """
 
     ad_id: str
     rank: int

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from serving.endpoint import RankEndpoint
+from serving.endpoint import RankEndpoint, header_request_id
 from serving.openapi import RANK, describe
 from serving.problems import PROBLEM_JSON, problem
 from serving.service import Service
@@ -77,11 +77,13 @@ def _models(service: Service) -> list[dict[str, Any]]:
     ]
 
 
-async def _http_problem(_: Request, error: Exception) -> Response:
+async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "internal")
-    status, content = problem(code, error.detail)
-    return Response(content, status, headers=dict(error.headers or {}), media_type=PROBLEM_JSON.decode())
+    request_id = header_request_id(dict(request.scope["headers"])).decode()
+    status, content = problem(code, error.detail, request_id=request_id)
+    headers = {**(error.headers or {}), "x-request-id": request_id}
+    return Response(content, status, headers=headers, media_type=PROBLEM_JSON.decode())
 
 
 def _json(body: dict[str, Any]) -> Response:

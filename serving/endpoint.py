@@ -31,9 +31,7 @@ class RankEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        header_id = headers.get(b"x-request-id", b"")
-        if not _REQUEST_ID.fullmatch(header_id):
-            header_id = os.urandom(8).hex().encode()
+        header_id = header_request_id(headers)
         request_id = header_id.decode()
         close = False
         ranked: Ranked | None = None
@@ -85,6 +83,12 @@ class RankEndpoint:
         self._service.telemetry.refused(code)
         fields = {"request_id": request_id, "code": code, "detail": detail}
         self._service.request_log.add(status=status, user_id=None, fields=fields)
+
+
+def header_request_id(headers: dict[bytes, bytes]) -> bytes:
+    """The x-request-id that the client sent, or a new one if that is no token of 1 to 128 visible characters."""
+    given = headers.get(b"x-request-id", b"")
+    return given if _REQUEST_ID.fullmatch(given) else os.urandom(8).hex().encode()
 
 
 def _check_headers(headers: dict[bytes, bytes], body_limit: int) -> None:

@@ -52,6 +52,14 @@ def test_wrong_paths_and_methods_are_problems(client: Client, method: str, path:
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert response.headers["content-type"] == "application/problem+json"
     assert ("allow" in response.headers) == (status == 405)
+    assert response.json()["request_id"] == response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/nowhere"), ("POST", "/livez")])
+def test_wrong_paths_and_methods_keep_a_request_id_that_is_a_token(client: Client, method: str, path: str):
+    assert client.request(method, path, headers={"x-request-id": "abc-1"}).json()["request_id"] == "abc-1"
+    replaced = client.request(method, path, headers={"x-request-id": "no token"})
+    assert replaced.json()["request_id"] == replaced.headers["x-request-id"] != "no token"
 
 
 def test_openapi_describes_the_bodies_that_the_decoder_takes(client: Client):
