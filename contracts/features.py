@@ -7,13 +7,14 @@ subtraction, one correctly rounded division), so the two sides agree bit for bit
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from contracts.embedding import HistoryRecord
 from contracts.errors import InputError
 from contracts.hashing import bucket, buckets_of
-from contracts.schema import HOUR_MS, HOURS, WEEKDAYS, FeatureSchema
+from contracts.schema import HOUR_MS, HOURS, WEEKDAYS, FeatureSchema, Kind
 
 UNKNOWN_AD = -1
 """Row number of an ad that the table lacks: it becomes the out-of-vocabulary row, all codes and numbers zero."""
@@ -45,6 +46,17 @@ class InputSpec:
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Graph inputs in the manifest's order; inputs without columns are left out."""
+        return self._tensors
+
+    @cached_property
+    def context(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the categorical and of the float context features (kept: every request asks for them)."""
+        kinds: tuple[Kind, Kind] = ("categorical", "float")
+        categorical, number = (self.schema.select("context", kind, teacher=False) for kind in kinds)
+        return tuple(f.name for f in categorical), tuple(f.name for f in number)
+
+    @cached_property
+    def _tensors(self) -> tuple[TensorSpec, ...]:
         select = self.schema.select
         user_cat = CLOCK_COLUMNS + len(select("context", "categorical", teacher=False))
         user_num = len(select("context", "float", teacher=False))
@@ -131,12 +143,11 @@ def user_inputs(
     weekday = (hours // 24 + 3) % 7  # 1 January 1970 was a Thursday; Monday is 0
     columns = [user_buckets, surfaces, hours % 24, weekday]
     zeros = np.zeros(len(now_ms))
-    for feature in spec.schema.select("context", "categorical", teacher=False):
-        columns.append(context.get(feature.name, zeros))
+    categoricals, numbers = spec.context
+    columns += [context.get(name, zeros) for name in categoricals]
     inputs = {"user_cat": np.stack(columns, axis=1).astype(np.int64)}
-    numbers = spec.schema.select("context", "float", teacher=False)
     if numbers:
-        inputs["user_num"] = np.stack([context.get(f.name, zeros) for f in numbers], axis=1).astype(np.float32)
+        inputs["user_num"] = np.stack([context.get(name, zeros) for name in numbers], axis=1).astype(np.float32)
     if spec.history_length:
         assert history is not None, "a spec with a history needs a HistoryBatch"
         age_ms = np.maximum(now_ms[:, None] - history.event_ms, 0) * history.mask
