@@ -61,11 +61,6 @@ def registry_key(space: str) -> str:
     return f"emb:{space}:generations"
 
 
-def meta_key(space: str) -> str:
-    """What a reader must know of a space beyond its name (quantiser centres, later): JSON."""
-    return f"emb:{space}:meta"
-
-
 def watermark_key(space: str, generation: str) -> str:
     """Decimal Unix ms up to which events are published in a generation: the newest event_ms among the rows of the
     representation log that were visible (available and past) when it was last published. It never goes back, follows

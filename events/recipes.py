@@ -9,8 +9,8 @@ HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 class WorldConfig:
     """What would change a world. Sizes are counts, *_sd standard deviations on the logit scale.
 
-    gap and user_bias_sd follow transfer.md section 6 ("Simulator"): LoopFM's large transfer ratio appears where the
-    teacher sees persistent user-level information that the student does not, which these two control.
+    gap and user_bias_sd control how much persistent user-level information the teacher sees and the student does not:
+    by LoopFM's gain decomposition (2605.29280, theorem 1) that is what its transfer lives on.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """A deterministic ads world whose true probabilities are known: who clicks, who converts, and when it becomes known.
 
 Legend: T impressions, U users, K interest dimensions, C categories. The click logit is surface + device + hour + ad +
-gap <u_t, v_ad> + b_user (transfer.md section 6, "Simulator"), plus loyalty to old clicks in a long-range world.
+gap <u_t, v_ad> + b_user, plus loyalty to old clicks in a long-range world.
 Interests u_t drift from day to day as an Ornstein-Uhlenbeck process. The teacher sees a profile that measures
 (u_0, b_user, purchase propensity) with noise; a student sees neither. NE of the true probabilities is the best
 attainable one.

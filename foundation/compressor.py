@@ -1,8 +1,8 @@
 """The compressor: activations of GEM -> z in [-1, 1]^64, whose prefixes are usable alone.
 
-Legend: B batch, E activations, Z width of z. LoopFM (2605.29280) 1.1: an autoencoder trained beside the model on
+Legend: B batch, E activations, Z width of z. LoopFM (2605.29280): an autoencoder trained beside the model on
 detached activations, last encoder activation tanh, Matryoshka loss with one decoder per prefix. Activations are
-standardised per dimension with running statistics, since they are unbounded (transfer.md 7(b)).
+standardised per dimension with running statistics, since they are unbounded (docs/adr/0006).
 """
 
 import torch

@@ -10,8 +10,7 @@ def untimed_events(log: InteractionLog, *, per_user: int, before_ms: int, seed: 
 
     Each user's stand in their own order; users take turns, those furthest from the log first, in random order within
     a turn: without times no order between users is truer than another. Only events that are certain to lie before
-    `before_ms`. They teach the tasks whose labels the source has (quality_anchors.md: "pre-period history as training
-    data is the strongest cheap trick").
+    `before_ms`. They teach the tasks whose labels the source has (docs/log.md has what they bring).
     """
     untimed = log.untimed
     if untimed is None or not per_user:

@@ -2,7 +2,7 @@
 
 Legend: B batch, T query tokens, F key/value length (the hidden width of the personalised FFN), H heads, d head width.
 Kunlun, figure 1: GDPA_h(Q, K, V) = act_h(Q K^T / tau) V. As in Meta's public kernels the operator has no scale of its
-own: whoever generates K folds 1/tau into it (foundation.md 1.3), which is the same mathematics.
+own: whoever generates K folds 1/tau into it (docs/adr/0006), which is the same mathematics.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ def block_diagonal_ffn(
     """The reference of `gdpa`, same arguments: one FFN per example, W1 = diag_h(K_h^T), W2 = diag_h(V_h).
 
     W1 is [H d, H F] and W2 [H F, H d], both block-diagonal, built in full: this is what "per-example FFN" means and
-    what GDPA computes without the zeros (foundation.md 1.3).
+    what GDPA computes without the zeros.
     """
     batch, tokens, heads, width = q_BTHd.shape
     acts = list(activations) * (heads if len(activations) == 1 else 1)

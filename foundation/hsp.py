@@ -1,7 +1,7 @@
 """Hierarchical seed pooling: many seeds attend to the sequence, then a sum of Kronecker products compresses them.
 
-Legend: B batch, T tokens, S seeds, P pooled tokens, D width, H heads, r terms of the Kronecker sum. Kunlun 1.5; open
-points (norms, value projection kept, initialisation) as in foundation.md 1.5 and 9(b).
+Legend: B batch, T tokens, S seeds, P pooled tokens, D width, H heads, r terms of the Kronecker sum. Source: Kunlun
+(2602.10016), HSP; open points (norms, value projection kept, initialisation) as in docs/adr/0006.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """The personalised feed-forward network: a GDPA whose keys and values are generated from the set tokens.
 
 Legend: B batch, T sequence tokens, N set tokens, M summary tokens (n_sum), F hidden width, D model width, H heads,
-d head width. Source: Kunlun figure 1 (wiring), Meta's FlashNormAttention post (norms and residuals), InterFormer 2.2
-(gated token-axis summary); the open points are settled as in foundation.md 1.3, 1.4 and 9(b).
+d head width. Source: Kunlun figure 1 (wiring), Meta's FlashNormAttention post (norms and residuals), InterFormer
+(2411.09852; gated token-axis summary); the open points are settled as in docs/adr/0006.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from foundation.gdpa import gdpa
 
 SCORE_STD = 0.5
-"""Spread of the scores at the start: GELU must leave its linear part, whatever tau is (foundation.md 9(b), 2)."""
+"""Spread of the scores at the start: GELU must leave its linear part, whatever tau is (docs/adr/0006)."""
 
 
 class WeightGen(nn.Module):

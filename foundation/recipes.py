@@ -11,14 +11,14 @@ from contracts.errors import InputError
 
 REPRESENTATION_DIM = 64
 REPRESENTATION_PREFIXES = (8, 16, 32, 64)
-"""Width of z and its prefixes that are usable alone (LoopFM 1.1, Matryoshka); the representation log relies on both."""
+"""Width of z and its prefixes that are usable alone (LoopFM, Matryoshka); the representation log relies on both."""
 
 
 @dataclass(frozen=True)
 class GemConfig:
     """Sizes of the model. `dim` is the token width D, split over `heads`; embeddings are `embedding_dim` wide.
 
-    `history_length` is the configured maximum length: the tau of GDPA (foundation.md 9(b), 1) counts it plus the
+    `history_length` is the configured maximum length: the tau of GDPA (docs/adr/0006) counts it plus the
     request token. `pffn_hidden` is F, `summary_tokens` n_sum of WeightGen, `seeds` > `pooled_tokens` those of HSP,
     `kron_rank` k of SumKronLinear, `window` the sliding window w (None: full attention), `experts` M parallel Wukong
     blocks with an FM of rank `fm_rank` and an MLP of width `fm_hidden`. `dropout` acts on set tokens and in the head.
@@ -48,7 +48,7 @@ class TrainRecipe:
     continues a checkpoint takes `continued_rate` of them all.
 
     `user_dropout` and `ad_dropout` are the shares of rows whose id reads as unknown, so that the out-of-vocabulary
-    rows are trained and ids are not memorised (quality_anchors.md: .3 and .05 to .1). The newest `untimed_per_user`
+    rows are trained and ids are not memorised (docs/log.md). The newest `untimed_per_user`
     events before the log, where a source has such, train first.
     """
 

@@ -2,7 +2,7 @@
 
 Legend: B batch, T tokens, H heads, d head width, P = d / 2 rotary pairs. Kunlun's ROTE extends RoPE by
 tau = log(1 + age / t_scale); the age (request time - event time) is the coordinate, because rotary attention sees
-differences of coordinates and only a cumulative one makes them a distance in time (foundation.md 1.7).
+differences of coordinates and only a cumulative one makes them a distance in time (docs/adr/0006).
 """
 
 import torch

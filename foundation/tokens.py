@@ -1,9 +1,9 @@
 """Feature embeddings -> set tokens and sequence tokens.
 
 Legend: B batch, C set columns, N = C + 1 set tokens, T sequence tokens, E embedding width, D token width, G floats.
-Every categorical column is one set token, all floats together are one more (InterFormer 2.1). Time enters a sequence
-token by learned tables over log-age buckets and ranks (the `ts_event_request_log` and `pos_emb` of Meta's kernels,
-foundation.md 1.7); bucket 0 says that the event carries no time.
+Every categorical column is one set token, all floats together are one more (InterFormer, 2411.09852). Time enters a
+sequence token by learned tables over log-age buckets and ranks (`ts_event_request_log` and `pos_emb` of Meta's kernels,
+docs/adr/0006); bucket 0 says that the event carries no time.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@
 Legend: B batch, N set tokens (kept), J input tokens = N + P, D width, R rank of the factorisation machine.
 Wukong (2403.02545): each block joins linear compression (LCB) and an optimised factorisation machine (FMB), then
 Add & Norm. Kunlun figure 1: M blocks in parallel, all see all tokens, no router; their outputs fill disjoint slots of
-the N tokens, which equals a sum of disjoint parts (foundation.md 9(b), 8).
+the N tokens, which equals a sum of disjoint parts (docs/adr/0006).
 """
 
 import torch

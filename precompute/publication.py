@@ -32,7 +32,7 @@ from precompute.survey import PART_ROWS, Survey, Surveyor
 T = TypeVar("T")
 
 DEFAULT_LENGTH = 50
-"""History length L of LoopFM's public experiments (section 5)."""
+"""History length L of LoopFM's public experiments (2605.29280)."""
 WRITE_BATCH, SAMPLE = 256, 64
 BUILD_LOCK = ".build.lock"
 

@@ -21,7 +21,7 @@ from events.representations import INDEX, RepresentationLog, Representations, lo
 from foundation.teacher import Representation
 
 SERVED_DIM, SERVED_DTYPE = 32, "int8"
-"""LoopFM's d = 32; int8 costs no NE (transfer results of the paper, section 5), so its codes are what students read."""
+"""LoopFM's public width d = 32; its authors report int8 as near-lossless. Its codes are what students read."""
 SHARD_ROWS = 20_000
 BACKFILL_DELAY_S = 600
 """A backfilled row counts as available ten minutes after its event, as in live operation."""
