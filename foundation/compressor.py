@@ -8,7 +8,7 @@ standardised per dimension with running statistics, since they are unbounded (do
 import torch
 from torch import Tensor, nn
 
-from foundation.recipes import REPRESENTATION_DIM, REPRESENTATION_PREFIXES
+from foundation.config import REPRESENTATION_DIM, REPRESENTATION_PREFIXES
 
 MOMENTUM = 0.01
 """Weight of the newest batch in the running statistics: the last hundred batches count."""

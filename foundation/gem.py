@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from contracts.errors import InputError
 from foundation.batch import GemBatch
 from foundation.compressor import Compressor
+from foundation.config import GemConfig
 from foundation.factorisation import pair_products
 from foundation.first_order import FirstOrder
 from foundation.kunlun import KunlunLayer, SequenceGeometry
 from foundation.layout import InputLayout
-from foundation.recipes import GemConfig
 from foundation.rote import log_age
 from foundation.tokens import Tokens
 

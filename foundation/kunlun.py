@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from foundation.attention import SelfAttention, attention_mask
+from foundation.config import GemConfig
 from foundation.hsp import HierarchicalSeedPooling
 from foundation.pffn import PersonalisedFFN, WeightGen
-from foundation.recipes import GemConfig
 from foundation.rote import rotary_table
 from foundation.wukong import GlobalInteraction
 

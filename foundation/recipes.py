@@ -1,4 +1,4 @@
-"""What would change GEM's numbers: sizes of the model and settings of its training, as frozen dataclasses.
+"""What would change GEM's numbers: the model and the settings of its training, as frozen dataclasses.
 
 A recipe is a function that returns a complete `Recipe`; it is saved as JSON with every checkpoint.
 """
@@ -8,38 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from contracts.errors import InputError
-
-REPRESENTATION_DIM = 64
-REPRESENTATION_PREFIXES = (8, 16, 32, 64)
-"""Width of z and its prefixes that are usable alone (LoopFM, Matryoshka); the representation log relies on both."""
-
-
-@dataclass(frozen=True)
-class GemConfig:
-    """Sizes of the model. `dim` is the token width D, split over `heads`; embeddings are `embedding_dim` wide.
-
-    `history_length` is the configured maximum length: the tau of GDPA (docs/adr/0006) counts it plus the
-    request token. `pffn_hidden` is F, `summary_tokens` n_sum of WeightGen, `seeds` > `pooled_tokens` those of HSP,
-    `kron_rank` k of SumKronLinear, `window` the sliding window w (None: full attention), `experts` M parallel Wukong
-    blocks with an FM of rank `fm_rank` and an MLP of width `fm_hidden`. `dropout` acts on set tokens and in the head.
-    """
-
-    dim: int
-    heads: int
-    layers: int
-    embedding_dim: int
-    history_length: int
-    pffn_hidden: int
-    summary_tokens: int
-    seeds: int
-    pooled_tokens: int
-    kron_rank: int
-    window: int | None
-    experts: int
-    fm_rank: int
-    fm_hidden: int
-    head_hidden: tuple[int, ...]
-    dropout: float = 0.0
+from foundation.config import GemConfig
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from events.history import HistoryIndex
 from events.log import InteractionLog
 from foundation.batch import BatchSource
 from foundation.checkpoint import Checkpoint, check_schema, read_info, read_model
+from foundation.config import REPRESENTATION_DIM
 from foundation.gem import Gem, load_weights
 from foundation.layout import InputLayout
 from foundation.log_tensors import LogTensors
-from foundation.recipes import REPRESENTATION_DIM
 
 ROWS_PER_BATCH = 512
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from foundation.batch import GemBatch
+from foundation.config import GemConfig
 from foundation.layout import InputLayout
-from foundation.recipes import GemConfig
 
 AGE_BUCKETS = 32
 BUCKETS_PER_NAT = 2.0
