@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := train,serve,load,dev,valkey
+EXTRAS := train,serve,load,dev,valkey,experiments,kernels-cpu
 FOLDERS := contracts events foundation precompute student_models serving loadtests
 
 # The first Python that is new enough; PYTHON=/path/to/python overrides it.

@@ -13,6 +13,9 @@ T = TypeVar("T")
 WRONG_PATH = (NotADirectoryError, FileExistsError, IsADirectoryError, PermissionError, FileNotFoundError)
 """What the system says of a path that was given wrongly; anything else (disk full, I/O error) failed midway."""
 
+NOTE_ITEMS = 50
+"""On a terminal the note is renewed after so many items."""
+
 
 def run(main: Callable[[], Any]) -> NoReturn:
     """Run a command: a GemError or OSError becomes one sentence on standard error and an exit code."""
@@ -37,8 +40,13 @@ def report(result: dict[str, Any]) -> None:
     print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False), flush=True)
 
 
-def track(items: Iterable[T], *, title: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items under a progress bar on standard error; off a terminal, a plain line at each tenth."""
+def track(
+    items: Iterable[T], *, title: str, total: int | None = None, note: Callable[[], str] | None = None
+) -> Iterator[T]:
+    """Yield the items under a progress bar on standard error; off a terminal, a plain line at each tenth.
+
+    `note` says how it goes, behind the count.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -47,13 +55,18 @@ def track(items: Iterable[T], *, title: str, total: int | None = None) -> Iterat
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console) as progress:
-            yield from progress.track(items, total=total, description=title)
+            task = progress.add_task(title, total=total)
+            for number, item in enumerate(progress.track(items, task_id=task)):
+                yield item
+                if note and number % NOTE_ITEMS == 0:
+                    progress.update(task, description=f"{title} {note()}")
         return
     step = max(1, (total or 0) // 10)
     for number, item in enumerate(items, start=1):
         yield item
         if total and (number % step == 0 or number == total):
-            print(f"{title}: {number}/{total}", file=sys.stderr, flush=True)
+            said = f" {note()}" if note else ""
+            print(f"{title}: {number}/{total}{said}", file=sys.stderr, flush=True)
 
 
 def _told(error: OSError) -> str:

@@ -29,29 +29,34 @@ class HistoryRows:
 
 
 class HistoryIndex:
-    """The log's events sorted once by (user, event_ms, event_id); answers history queries by array arithmetic."""
+    """The log's events sorted once by (user, event_ms, event_id); answers history queries by array arithmetic.
+
+    order_T: row numbers in that order, int64 [T].
+    """
 
     def __init__(self, log: InteractionLog) -> None:
         self._log = log
-        self._order_T = np.lexsort((log.event_id, log.event_ms, log.user))
+        self.order_T = np.lexsort((log.event_id, log.event_ms, log.user))
         self._times = np.unique(log.event_ms)
         user = log.user.astype(np.int64)
         # one sortable key for (user, time): times become ranks, so that the product cannot overflow
-        self._keys_T = self._key(user, log.event_ms)[self._order_T]
+        self._keys_T = self._key(user, log.event_ms)[self.order_T]
         users = np.arange(len(log.user_ids), dtype=np.int64)
         self._first_U = np.searchsorted(self._keys_T, users * (len(self._times) + 1))
-        self._arrived_T = log.ingested_ms[self._order_T]
+        self._arrived_T = log.ingested_ms[self.order_T]
         self._any_late = bool((log.ingested_ms > log.event_ms).any())
         untimed_user = log.untimed.user if log.untimed is not None else np.zeros(0, dtype=np.int32)
         self._untimed_first_U = np.searchsorted(untimed_user, users)
         self._untimed_count_U = np.bincount(untimed_user, minlength=len(users))
 
-    def before(self, rows: np.ndarray, length: int) -> HistoryRows:
-        """For each row of the log (row numbers [B]) the newest `length` events of its user before it.
+    def before(self, rows: np.ndarray, length: int, *, now_ms: np.ndarray | None = None) -> HistoryRows:
+        """For each row of the log (row numbers [B]) the newest `length` events of its user before it, or before
+        `now_ms` (int64 [B], no later than the row) to read it with a history frozen at that time.
 
         Newest by (event_ms, event_id); untimed events precede every timed one, in their own order.
         """
-        user, now_ms = self._log.user[rows].astype(np.int64), self._log.event_ms[rows]
+        user = self._log.user[rows].astype(np.int64)
+        now_ms = self._log.event_ms[rows] if now_ms is None else now_ms
         end = np.searchsorted(self._keys_T, self._key(user, now_ms))
         timed, timed_count = self._timed(self._first_U[user], end, now_ms, length)
         fill = np.minimum(length - timed_count, self._untimed_count_U[user])
@@ -103,7 +108,7 @@ class HistoryIndex:
             count[open_rows] = kept.sum(axis=1)
             b, k = np.nonzero(kept)
             slot = count[open_rows][b] - rank[b, k]
-            timed[open_rows[b], slot] = self._order_T[position[b, k]]
+            timed[open_rows[b], slot] = self.order_T[position[b, k]]
             short = (count[open_rows] < length) & (end[open_rows] - first[open_rows] > width)
             open_rows = open_rows[short]
             spare = spare * 8

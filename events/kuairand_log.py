@@ -22,6 +22,9 @@ from events.tables import Checked
 
 SURFACES = ("other", "tab0", "tab1", "tab2", "tab4", "tab6")
 """Tabs with over 1,100 rows have a surface of their own; the rest pool into the first."""
+TABS = 16
+"""Codes of the context column `tab`, teacher only: 1 + the tab (0 to 14), 0 for one that the data set does not name.
+Rates of the pooled tabs run from 0 to 1, and the reference figures (quality anchors) saw each."""
 ID_BUCKETS = 131_072
 AUTHOR_BUCKETS = 4_096
 DURATION_EDGES_S = (5, 8, 12, 18, 30, 60, 90, 120, 180, 300)
@@ -36,7 +39,10 @@ USER_COLUMNS = (
     "register_days_range",
     *(f"onehot_feat{number}" for number in range(18)),
 )
-"""The profile: teacher only. The exact counts beside the ranges are left out."""
+"""The profile: teacher only."""
+COUNT_COLUMNS = ("follow_user_num", "fans_user_num", "friend_user_num", "register_days")
+COUNT_SCALE = 0.2
+"""Exact counts beside their ranges enter as log(1 + count) in about unit scale; teacher only."""
 VIDEO_COLUMNS = ("video_type", "upload_type", "music_type", "tag")
 
 
@@ -56,12 +62,14 @@ def build_log(source: Source, *, final: bool = False) -> InteractionLog:
     order = np.lexsort((event_id, rows.time_ms))
     rows, event_id, request_id = rows.take(order), event_id[order], request_id[order]
     user_features, user_specs = _categoricals(source.users, USER_COLUMNS, side="user")
+    counts, count_specs = _counts(source.users)
+    tab = Feature("tab", "context", cardinality=TABS, teacher_only=True)
     ad_features, ad_specs = _video_features(source.videos)
     schema = FeatureSchema(
         name="kuairand",
         surfaces=SURFACES,
         tasks=tuple(Task(task) for task in TASK_COLUMNS),
-        features=(*user_specs, *ad_specs),
+        features=(*user_specs, *count_specs, *ad_specs, tab),
         user_buckets=ID_BUCKETS,
         ad_buckets=ID_BUCKETS,
         utc_offset_ms=UTC_OFFSET_MS,
@@ -70,7 +78,7 @@ def build_log(source: Source, *, final: bool = False) -> InteractionLog:
         schema=schema,
         user_ids=user_ids.astype(str).astype(object),
         ad_ids=ad_ids.astype(str).astype(object),
-        user_features=user_features,
+        user_features=user_features | counts,
         ad_features=ad_features,
         campaign=source.videos.numbers("author_id", np.int64).astype(str).astype(object),
         objective=np.full(len(ad_ids), "click", dtype=object),
@@ -84,7 +92,7 @@ def build_log(source: Source, *, final: bool = False) -> InteractionLog:
         event_ms=rows.time_ms,
         ingested_ms=rows.time_ms,
         bid=np.ones(len(event_id), dtype=np.float32),
-        context={},
+        context={"tab": np.where((rows.tab >= 0) & (rows.tab < TABS - 1), rows.tab + 1, 0).astype(np.int32)},
         labels=rows.labels,
         label_ms=dict.fromkeys(TASK_COLUMNS, rows.time_ms),
         untimed=_untimed(source.past, past_user, _codes(source.past.video, ad_ids, source.videos)),
@@ -124,6 +132,17 @@ def _video_features(videos: Checked) -> tuple[dict[str, np.ndarray], tuple[Featu
     values["duration"] = np.where(seconds > 0, bucket, 0).astype(np.int32)
     lengths = Feature("duration", "ad", cardinality=len(DURATION_EDGES_S) + 2)
     return values, (*specs, Feature("author", "ad", cardinality=AUTHOR_BUCKETS), lengths)
+
+
+def _counts(users: Checked) -> tuple[dict[str, np.ndarray], tuple[Feature, ...]]:
+    """log(1 + count) of each count; a missing or negative one reads as 0."""
+    values = {}
+    for name in COUNT_COLUMNS:
+        if name not in users.table.column_names:
+            raise InputError(f"{users.path}: column {name!r} is missing; fetch the file again")
+        raw = pc.fill_null(users.table[name].cast(pa.float64()), 0.0).to_numpy()
+        values[name] = (np.log1p(np.clip(raw, 0, None)) * COUNT_SCALE).astype(np.float32)
+    return values, tuple(Feature(name, "user", "float", teacher_only=True) for name in COUNT_COLUMNS)
 
 
 def _categoricals(

@@ -3,10 +3,11 @@
 Legend: U users, A ads, K interest dimensions, C categories. All logit effects are on the scale of the click logit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from events.crosses import make_attributes
 from events.recipes import WorldConfig
 
 DEVICES = ("android", "ios", "web")
@@ -22,7 +23,7 @@ UNPROFILED_SHARE = 0.03
 
 @dataclass(frozen=True)
 class Ads:
-    """Columns [A]; vector [A, K] of unit length. An ad is shown from day `first_day` on."""
+    """Columns [A]; vector [A, K] of unit length. An ad is shown from day `first_day` on. attributes: codes from 0."""
 
     campaign: np.ndarray
     category: np.ndarray
@@ -34,6 +35,7 @@ class Ads:
     popularity: np.ndarray
     first_day: np.ndarray
     bid: np.ndarray
+    attributes: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def make_ads(rng: np.random.Generator, config: WorldConfig) -> Ads:
         popularity=rng.normal(0, 1, config.ads),
         first_day=np.where(starts_later, rng.integers(0, config.days, config.ads), 0),
         bid=(OBJECTIVE_BID[objective] * rng.lognormal(0, 0.4, config.ads)).astype(np.float32),
+        attributes=make_attributes(config.seed, campaign) if config.ad_attributes else {},
     )
 
 

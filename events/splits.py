@@ -5,7 +5,7 @@ row; students train, are chosen (validation) and are tested on later and later d
 """
 
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -110,22 +110,24 @@ def day_calendar(
     *,
     teacher_days: int,
     student_days: int,
+    test_days: int = 1,
 ) -> Calendar:
     """Whole days from `first_day_ms` on: teacher days (the last one validates its choices, the one before it and all
-    earlier fit them), then student days, one validation day, one test day; `log` spans the last three."""
+    earlier fit them), then student days, one validation day, test days; `log` spans the last three."""
 
     def days(name: str, first: int, end: int) -> Period:
         return Period(name, first_day_ms + first * DAY_MS, first_day_ms + end * DAY_MS)
 
-    log_end = teacher_days + student_days + 2
+    tested = teacher_days + student_days + 1
+    log_end = tested + test_days
     return Calendar(
         teacher_fit=days("teacher_fit", 0, teacher_days - 1),
         teacher_validation=days("teacher_validation", teacher_days - 1, teacher_days),
         teacher=days("teacher", 0, teacher_days),
         log=days("log", teacher_days, log_end),
-        student=days("student", teacher_days, log_end - 2),
-        validation=days("validation", log_end - 2, log_end - 1),
-        test=days("test", log_end - 1, log_end),
+        student=days("student", teacher_days, tested - 1),
+        validation=days("validation", tested - 1, tested),
+        test=days("test", tested, log_end),
     )
 
 
@@ -147,4 +149,31 @@ def kuairand_calendar() -> Calendar:
         student=days("student", (5, 2), (5, 6)),
         validation=days("validation", (5, 7), (5, 7)),
         test=days("test", (5, 8), (5, 8)),
+    )
+
+
+def movielens_calendar() -> Calendar:
+    """MovieLens-1M, whole UTC days at quantiles of its ratings, 25 April 2000 to 28 February 2003.
+
+    The data is front-loaded: half of it lies before November 2000, 90 % before 2001, and the rest trickles for 26
+    months. So periods are cut by share of ratings, not by length: the teacher fits the first 75 %, validates on the
+    next 5 % and trains on the first 80 %; of the later 20 % (`log`), students train on half, validation and test take a
+    quarter each. At the teacher's end half of what follows is by users who had rated nothing yet; from the student
+    period's end on, 96 % is by users seen before.
+    """
+
+    def days(name: str, first: tuple[int, int, int], end: tuple[int, int, int]) -> Period:
+        start_ms, end_ms = (int(datetime(*day, tzinfo=UTC).timestamp() * 1000) for day in (first, end))
+        return Period(name, start_ms, end_ms)
+
+    start, fitted, taught = (2000, 4, 25), (2000, 11, 26), (2000, 12, 3)
+    studied, validated, end = (2000, 12, 30), (2001, 6, 21), (2003, 3, 1)
+    return Calendar(
+        teacher_fit=days("teacher_fit", start, fitted),
+        teacher_validation=days("teacher_validation", fitted, taught),
+        teacher=days("teacher", start, taught),
+        log=days("log", taught, end),
+        student=days("student", taught, studied),
+        validation=days("validation", studied, validated),
+        test=days("test", validated, end),
     )

@@ -24,12 +24,16 @@ class World(StrEnum):
     tiny = "tiny"
     smoke = "smoke"
     demo = "demo"
+    long_range = "long_range"
+    scaling = "scaling"
 
 
 @app.command()
 def main(
     out: Annotated[Path, typer.Option(help="folder of the log; must not exist")],
-    world: Annotated[World, typer.Option(help="tiny: 3 k, smoke: 12 k, demo: 120 k impressions")] = World.demo,
+    world: Annotated[
+        World, typer.Option(help="tiny: 3 k, smoke: 12 k, demo: 120 k, long_range: 920 k, scaling: 1.4 M impressions")
+    ] = World.demo,
     seed: Annotated[int, typer.Option(min=0, help="another seed, another world")] = 0,
     impressions: Annotated[int | None, typer.Option(help="number of impressions in place of the world's own")] = None,
     long_range: Annotated[bool, typer.Option(help="clicks also depend on clicks 100 and more impressions ago")] = False,
@@ -42,7 +46,7 @@ def main(
     if impressions is not None:
         config = replace(config, impressions=impressions)
     if long_range:
-        config = recipes.long_range(config)
+        config = recipes.with_loyalty(config)
     log, truth = make_world(config)
     calendar = world_calendar(config)
     write_log(out, log, calendar=calendar, truth=truth, replace=replace_log)

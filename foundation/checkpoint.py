@@ -22,14 +22,15 @@ from foundation.recipes import Recipe
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 INFO, PROGRESS = "checkpoint.json", "progress.safetensors"
 WEIGHT, MOMENT = "weight|", "moment|"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """What is true of a finished run. `run` is the sha256 of model.safetensors, `moments` that of
     optimizer.safetensors, `parent` the run of the checkpoint it continues; it learned from `rows` of the log in
-    [trained_from_ms, trained_until_ms), after `untimed_events`."""
+    [trained_from_ms, trained_until_ms), after `untimed_events`. `quantiles` scale the aggregates that the model reads,
+    in the form of `Quantiles.to_json`; None for a model without."""
 
     run: str
     recipe: Recipe
@@ -44,6 +45,7 @@ class Checkpoint:
     trained_until_ms: int
     parent: str | None = None
     moments: str = ""
+    quantiles: dict[str, Any] | None = None
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Compressor(nn.Module):
 
     def loss(self, e_BE: Tensor) -> Tensor:
         """Mean over prefixes of the reconstruction error per dimension; updates the statistics, never the model."""
-        e_BE = e_BE.detach()
+        e_BE = e_BE.detach().float()
         self.standardise.update(e_BE)
         target_BE = self.standardise(e_BE)
         z_BZ = self.encoder(target_BE)

@@ -1,6 +1,7 @@
-"""`python -m foundation.evaluate`: NE and AUC of a checkpoint per task and surface, and its predictions."""
+"""`python -m foundation.evaluate`: a checkpoint's NE, AUC and calibration per task and surface, and its predictions."""
 
 import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +15,29 @@ from rich.table import Table
 from contracts.command import report, run
 from contracts.errors import InputError
 from events.log import InteractionLog
-from events.metrics import Score, ne
+from events.metrics import Score, UserAuc, calibration, ne, per_user_auc
 from events.splits import Calendar
 from events.store import read_calendar, read_log
 from foundation.checkpoint import check_schema
 from foundation.teacher import Teacher
 
 ALL, TEST = "all", "test"
+NEVER_MS = 1 << 62
+"""A time after every row's."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one task on one set of rows. `calibration`: mean prediction / mean label. `user_auc`: within users, with
+    histories frozen at the start of the period, for under online updates it is biased downwards."""
+
+    score: Score
+    calibration: float
+    user_auc: UserAuc
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.score.to_json(), "calibration": self.calibration, "user_auc": asdict(self.user_auc)}
+
 
 app = typer.Typer(add_completion=False)
 
@@ -45,8 +62,9 @@ def main(
     soft = teacher.represent(events, rows).soft
     if predictions is not None:
         write_predictions(predictions, events, rows, soft)
-    scores = score(events, calendar, period, rows, soft)
-    Console(width=100).print(_table(scores, title=f"GEM {teacher.run[:6]} on {period}: {len(rows):,} rows"))
+    frozen_soft = teacher.represent(frozen(events, calendar.period(period).start_ms), rows).soft
+    scores = score(events, calendar, period, rows, soft, frozen_soft)
+    Console(width=120).print(_table(scores, title=f"GEM {teacher.run[:6]} on {period}: {len(rows):,} rows"))
     seen = bool(events.event_ms[rows].min() < teacher.trained_until_ms)
     report(
         {
@@ -60,19 +78,39 @@ def main(
 
 
 def score(
-    log: InteractionLog, calendar: Calendar, period: str, rows: np.ndarray, soft: np.ndarray
-) -> dict[str, dict[str, Score]]:
-    """task -> surface (and "all") -> figures of the conditional probabilities soft [n, K] on the rows that count."""
-    scores: dict[str, dict[str, Score]] = {}
+    log: InteractionLog,
+    calendar: Calendar,
+    period: str,
+    rows: np.ndarray,
+    soft: np.ndarray,
+    frozen_soft: np.ndarray,
+) -> dict[str, dict[str, Figures]]:
+    """task -> surface (and "all") -> figures of the conditional probabilities soft [n, K] on the rows that count;
+    `frozen_soft` [n, K] are those with frozen histories."""
+    scores: dict[str, dict[str, Figures]] = {}
+    surface_n, user_n = log.surface[rows], log.user[rows]
     for column, task in enumerate(log.schema.tasks):
         counts = log.usable(task.name, as_of_ms=calendar.judged_ms(period, task))[rows]
-        labels, surfaces = log.labels[task.name][rows], log.surface[rows]
-        scores[task.name] = {ALL: ne(labels[counts], soft[counts, column])}
-        for code, surface in enumerate(log.schema.surfaces):
-            here = counts & (surfaces == code)
-            if here.any():
-                scores[task.name][surface] = ne(labels[here], soft[here, column])
+        named = {ALL: counts}
+        named |= {surface: counts & (surface_n == code) for code, surface in enumerate(log.schema.surfaces)}
+        label_n = log.labels[task.name][rows]
+        scores[task.name] = {
+            name: Figures(
+                ne(label_n[here], soft[here, column]),
+                calibration(label_n[here], soft[here, column]),
+                per_user_auc(label_n[here], frozen_soft[here, column], user_n[here]),
+            )
+            for name, here in named.items()
+            if name == ALL or here.any()
+        }
     return scores
+
+
+def frozen(log: InteractionLog, at_ms: int) -> InteractionLog:
+    """The log as far as it was known at a time: what arrived or became known from then on is never seen in a history.
+    All rows stay, to be predicted."""
+    known = {name: np.where(times < at_ms, times, NEVER_MS) for name, times in log.label_ms.items()}
+    return replace(log, ingested_ms=np.where(log.ingested_ms < at_ms, log.ingested_ms, NEVER_MS), label_ms=known)
 
 
 def write_predictions(path: Path, log: InteractionLog, rows: np.ndarray, soft: np.ndarray) -> None:
@@ -85,16 +123,18 @@ def write_predictions(path: Path, log: InteractionLog, rows: np.ndarray, soft: n
     os.replace(temporary, path)
 
 
-def _table(scores: dict[str, dict[str, Score]], *, title: str) -> Table:
+def _table(scores: dict[str, dict[str, Figures]], *, title: str) -> Table:
     table = Table(title=title)
     table.add_column("task", no_wrap=True)
     table.add_column("surface", no_wrap=True)
-    for heading in ("rows", "positives", "entropy", "log loss", "NE", "AUC"):
+    for heading in ("rows", "positives", "entropy", "log loss", "NE", "AUC", "pred/obs", "user AUC", "users"):
         table.add_column(heading, justify="right", no_wrap=True)
     for task, by_surface in scores.items():
         for surface, one in by_surface.items():
-            figures = (f"{value:.4f}" for value in (one.entropy, one.log_loss, one.ne, one.auc))
-            table.add_row(task, surface, f"{one.rows:,}", f"{one.positives:,}", *figures)
+            score, users = one.score, one.user_auc
+            values = (score.entropy, score.log_loss, score.ne, score.auc, one.calibration, users.auc)
+            figures = [f"{value:.4f}" for value in values]
+            table.add_row(task, surface, f"{score.rows:,}", f"{score.positives:,}", *figures, f"{users.users:,}")
     return table
 
 

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from contracts.errors import InputError
+from foundation.aggregate_expert import AggregatePaths
 from foundation.batch import GemBatch
 from foundation.compressor import Compressor
 from foundation.config import GemConfig
+from foundation.domains import DomainExperts
 from foundation.factorisation import pair_products
 from foundation.first_order import FirstOrder
-from foundation.kunlun import KunlunLayer, SequenceGeometry
+from foundation.kunlun import KunlunLayer, Stream, summaries
 from foundation.layout import InputLayout
-from foundation.rote import log_age
 from foundation.tokens import Tokens
+from foundation.towers import TowerInput
 
 
 @dataclass(frozen=True)
@@ -26,57 +28,77 @@ class GemOutput:
     """logits_BK of each task given its parent's positive label; activations_BE: all that the logits are made of.
 
     These are the head's first hidden layer, which still holds the inputs and already their crosses (LoopFM 1.1,
-    "Hidden-0"), and the pair products that bypass it.
+    "Hidden-0"), and the pair products that bypass it, where the model has them. members_MBK, with an expert of the
+    aggregates: logits of the deep model and of each of the expert's members, which learn apart.
     """
 
     logits_BK: Tensor
     activations_BE: Tensor
+    members_MBK: Tensor | None = None
 
 
 class Gem(nn.Module):
-    """Tokens -> Kunlun layers -> a head over [set tokens; last sequence summary]. Beside them first-order terms, a
-    factorisation machine over the raw set tokens, and the compressor."""
+    """Tokens -> Kunlun layers -> a head over [set tokens; last sequence summary] and, where the configuration has them,
+    an expert per surface. Beside them first-order terms, a factorisation machine over the raw set tokens, an expert or
+    an additive model of the aggregates, and the compressor."""
 
     def __init__(self, layout: InputLayout, config: GemConfig) -> None:
         super().__init__()
+        schema, dim = layout.schema, config.dim
+        tasks = len(schema.tasks)
         self.config = config
         self.tokens = Tokens(layout, config)
+        self.towers = nn.ModuleList(TowerInput(config, tower, schema) for tower in config.towers)
         self.layers = nn.ModuleList(
-            KunlunLayer(config, set_tokens=self.tokens.tokens, last=number == config.layers - 1)
-            for number in range(config.layers)
+            KunlunLayer(config, number=number, set_tokens=self.tokens.tokens) for number in range(config.layers)
         )
-        tasks, flat = len(layout.schema.tasks), (self.tokens.tokens + config.pooled_tokens) * config.dim
-        self.first = _hidden(flat, config.head_hidden[0])
+        flat, hidden = (self.tokens.tokens + config.summary_width) * dim, config.head_hidden
+        self.first = _hidden(flat, hidden[0])
         self.rest = nn.Sequential(
-            *[
-                nn.Sequential(nn.Dropout(config.dropout), _hidden(before, after))
-                for before, after in pairwise(config.head_hidden)
-            ],
+            *[nn.Sequential(nn.Dropout(config.dropout), _hidden(before, after)) for before, after in pairwise(hidden)],
             nn.Dropout(config.dropout),
-            nn.Linear(config.head_hidden[-1], tasks),
+            nn.Linear(hidden[-1], tasks),
         )
-        self.pair_logits = nn.Linear(config.dim, tasks, bias=False)
-        nn.init.normal_(self.pair_logits.weight, std=0.1)
-        self.first_order = FirstOrder(layout)
-        self.compressor = Compressor(config.head_hidden[0] + config.dim)
+        self.pair_logits = None
+        if config.pair_products:
+            self.pair_logits = nn.Linear(dim, tasks, bias=False)
+            nn.init.normal_(self.pair_logits.weight, std=0.1)
+        self.first_order = FirstOrder(layout) if config.first_order else None
+        self.compressor = Compressor(hidden[0] + (dim if config.pair_products else 0))
+        self.domains = None
+        if config.domain_experts:
+            self.domains = DomainExperts(hidden[0], len(schema.surfaces), config.domain_experts, tasks)
+        self.aggregates = AggregatePaths(config, tasks) if config.aggregates else None
 
     def forward(self, batch: GemBatch, *, user_dropout: float = 0.0, ad_dropout: float = 0.0) -> GemOutput:
         """Logits and activations; the dropouts are shares of ids that read as unknown (training)."""
         if user_dropout or ad_dropout:
             batch = self.tokens.forget_ids(batch, user_share=user_dropout, ad_share=ad_dropout)
         s_BTD, x_BND = self.tokens(batch)
-        pairs_BD = pair_products(x_BND)
-        geometry = SequenceGeometry.of(batch.mask_BT, log_age(batch.age_s_BT, batch.timed_BT), self.config)
-        h_BPD = s_BTD
+        first_x_BND = x_BND
+        streams = [Stream(*tower(s_BTD, batch)) for tower in self.towers]
         for layer in self.layers:
-            s_BTD, x_BND, h_BPD = layer(s_BTD, x_BND, geometry)
-        hidden_BE = self.first(torch.cat([x_BND, h_BPD], dim=1).flatten(1))
-        logits_BK = self.rest(hidden_BE) + self.pair_logits(pairs_BD)
-        logits_BK = logits_BK + self.first_order(batch.set_codes_BC, batch.set_floats_BG)
-        return GemOutput(logits_BK, torch.cat([hidden_BE, pairs_BD], dim=1))
+            streams, x_BND = layer(streams, x_BND)
+        hidden_BE = self.first(torch.cat([x_BND, summaries(streams)], dim=1).flatten(1))
+        logits_BK, activations = self.rest(hidden_BE), [hidden_BE]
+        if self.pair_logits is not None:
+            activations.append(pair_products(first_x_BND))
+            logits_BK = logits_BK + self.pair_logits(activations[1])
+        if self.first_order is not None:
+            logits_BK = logits_BK + self.first_order(batch.set_codes_BC, batch.set_floats_BG)
+        if self.domains is not None:
+            logits_BK = logits_BK + self.domains(hidden_BE, batch.surface_B)
+        members_MBK = None
+        if self.aggregates is not None:
+            logits_BK, members_MBK = self.aggregates(logits_BK, batch.aggregates_BA)
+        return GemOutput(logits_BK, torch.cat(activations, dim=1), members_MBK)
+
+    def auxiliary_loss(self, output: GemOutput) -> Tensor:
+        """The compressor's loss, to be added to that of the tasks; it updates its running statistics."""
+        return self.compressor.loss(output.activations_BE)
 
 
-def load_weights(model: Gem, weights: dict[str, Tensor]) -> None:
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Set the weights; InputError when they belong to another version of the model."""
     try:
         model.load_state_dict(weights)

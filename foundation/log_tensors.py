@@ -1,7 +1,7 @@
 """A log as tensors: every event in one numbering, the tables of users and ads, and what each event's user did before.
 
 Legend: E = T + H events: event e < T is row e of the log, event T + j is row j of its untimed events. U users, A ads,
-K tasks, L history length, n queried events.
+K tasks.
 """
 
 import numpy as np
@@ -12,21 +12,25 @@ from contracts.schema import Kind, Side
 from events.history import HistoryIndex
 from events.log import UNKNOWN_LABEL, InteractionLog, UntimedEvents
 from foundation.layout import Column, InputLayout
+from foundation.sequences import UserSequences
 
 NO_UNTIMED = UntimedEvents(
     user=np.zeros(0, dtype=np.int32), ad=np.zeros(0, dtype=np.int32), labels={}, before_ms=np.zeros(0, dtype=np.int64)
 )
 
+LONG_AGO_MS = int(np.iinfo(np.int64).min)
+
 
 class LogTensors:
     """Columns by event: user, ad, surface (table row), now_ms (event time, or its upper bound), timed, labels_EK int8,
-    label_ms_EK (when known; untimed: always). Tables: user_codes [U, Cu], ad_codes [A, Ca] (rows of the embedding
-    table), user_floats, ad_floats."""
+    label_ms_EK (when known; untimed: always), settled_ms_E (when the last label that is defined was known). Tables:
+    user_codes [U, Cu], ad_codes [A, Ca] (rows of the embedding table), user_floats, ad_floats. `sequences` has the
+    histories."""
 
     def __init__(self, log: InteractionLog, histories: HistoryIndex | None = None) -> None:
         self.log, self.layout = log, InputLayout(log.schema)
-        self._histories = histories or HistoryIndex(log)
-        self._untimed = untimed = log.untimed or NO_UNTIMED
+        untimed = log.untimed or NO_UNTIMED
+        self.sequences = UserSequences(log, untimed, histories or HistoryIndex(log))
         late = len(untimed.user)
         unknown = np.full(late, UNKNOWN_LABEL, dtype=np.int8)
         names = [task.name for task in log.schema.tasks]
@@ -38,6 +42,8 @@ class LogTensors:
         self.timed = _joined(np.ones(len(log), dtype=bool), np.zeros(late))
         self.labels_EK = torch.stack([_joined(log.labels[n], untimed.labels.get(n, unknown)) for n in names], dim=1)
         self.label_ms_EK = torch.stack([_joined(log.label_ms[n], np.zeros(late)) for n in names], dim=1)
+        defined_ms_EK = torch.where(self.labels_EK != UNKNOWN_LABEL, self.label_ms_EK, LONG_AGO_MS)
+        self.settled_ms_E = defined_ms_EK.amax(dim=1)
         users = [log.user_bucket_table(), *self.features("user", "categorical", log.user_features)]
         ads = [log.ad_table().cat[:, 0], *self.features("ad", "categorical", log.ad_features)]
         self.user_codes = codes(self.layout.side("user"), users)
@@ -49,23 +55,6 @@ class LogTensors:
         """The columns of one side and kind in the schema's order, the teacher's own included."""
         wanted = self.log.schema.select(side, kind, teacher=True)
         return [columns[feature.name] for feature in wanted]  # type: ignore[index]
-
-    def histories_of(self, events: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
-        """What each event's user did strictly before it: events int32 [n, L], newest first, 0 as padding, and how many
-        there are: int64 [n]. Before an untimed event stand the untimed events ahead of it."""
-        event_nL = np.zeros((len(events), length), dtype=np.int32)
-        length_n = np.zeros(len(events), dtype=np.int64)
-        rank = np.arange(length)
-        late = events >= len(self.log)
-        history = self._histories.before(events[~late], length)
-        oldest_first = np.where(history.index >= 0, history.index, history.untimed + len(self.log))
-        back = np.clip(history.length[:, None] - 1 - rank, 0, None)
-        event_nL[~late], length_n[~late] = np.take_along_axis(oldest_first, back, axis=1), history.length
-        row = events[late] - len(self.log)
-        ahead = row - np.searchsorted(self._untimed.user, self._untimed.user[row])
-        event_nL[late], length_n[late] = events[late, None] - 1 - rank, np.minimum(ahead, length)
-        event_nL[rank >= length_n[:, None]] = 0
-        return torch.from_numpy(event_nL), torch.from_numpy(length_n)
 
 
 def codes(columns: tuple[Column, ...], values: list[np.ndarray]) -> Tensor:

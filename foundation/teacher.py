@@ -12,14 +12,14 @@ import torch
 from contracts.schema import FeatureSchema
 from events.history import HistoryIndex
 from events.log import InteractionLog
-from foundation.batch import BatchSource
 from foundation.checkpoint import Checkpoint, check_schema, read_info, read_model
 from foundation.config import REPRESENTATION_DIM
 from foundation.gem import Gem, load_weights
+from foundation.inputs import source_of
 from foundation.layout import InputLayout
 from foundation.log_tensors import LogTensors
-
-ROWS_PER_BATCH = 512
+from foundation.predict import outputs
+from foundation.quantiles import Quantiles
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Teacher:
     def __init__(self, model: Gem, info: Checkpoint) -> None:
         self._model = model.eval()
         self._tensors: LogTensors | None = None
+        self._quantiles = None if info.quantiles is None else Quantiles.from_json(info.quantiles)
         self.info = info
 
     @classmethod
@@ -81,11 +82,11 @@ class Teacher:
         check_schema(self.info, log.schema, source="represent")
         if self._tensors is None or self._tensors.log is not log:
             self._tensors = LogTensors(log, histories)
-        source = BatchSource(self._tensors, rows, history_length=self._model.config.history_length)
+        length = self._model.config.history_length
+        source = source_of(self._tensors, rows, history_length=length, quantiles=self._quantiles)
         soft = np.zeros((len(rows), len(self.tasks)), dtype=np.float32)
         z = np.zeros((len(rows), self.dim), dtype=np.float32)
-        for positions in torch.argsort(source.length_n, stable=True).split(ROWS_PER_BATCH):
-            output = self._model(source.batch(positions))
+        for positions, output in outputs(self._model, source):
             soft[positions] = torch.sigmoid(output.logits_BK).numpy()
             z[positions] = self._model.compressor(output.activations_BE).numpy()
         return Representation(soft, z)

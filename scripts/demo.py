@@ -30,7 +30,7 @@ from rich.table import Table
 
 from events.representations import AsOf, RepresentationLog
 from events.store import read_log
-from scripts.provenance import record
+from contracts.provenance import record
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = ".gem-demo"

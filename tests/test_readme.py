@@ -124,7 +124,7 @@ def test_the_example_settings_are_all_settings_with_their_defaults() -> None:
     text = (ROOT / ".env.example").read_text()
     shown = dict(re.findall(r"^(?:# )?(GEM_\w+)=(.*)$", text, re.MULTILINE))
     compose = re.findall(r"\$\{(GEM_(?:RUN|UID|GID)):-([^}]+)\}", (ROOT / "docker-compose.yml").read_text())
-    expected: dict[str, str | None] = {"GEM_KUAIRAND_DIR": "", **dict(compose)}
+    expected: dict[str, str | None] = {"GEM_KUAIRAND_DIR": "", "GEM_MOVIELENS_DIR": "", **dict(compose)}
     for settings in (Settings, PrecomputeSettings):
         for name, field in settings.model_fields.items():
             default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default

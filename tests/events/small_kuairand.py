@@ -115,6 +115,7 @@ def _write_tables(folder: Path) -> None:
     }
     for name in ("follow_user_num_range", "fans_user_num_range", "friend_user_num_range", "register_days_range"):
         profile[name] = ["0", "(0,10]", "500+", "0"]
+        profile[name.removesuffix("_range")] = [0, 5, None, -1]
     profile |= {f"onehot_feat{number}": [0, 1, 0, 1] for number in range(18)}
     profile["onehot_feat4"] = [1.0, None, 2.0, 1.0]
     pc.write_csv(pa.table(profile), folder / USERS_CSV)

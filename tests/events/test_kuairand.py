@@ -153,6 +153,14 @@ def test_no_outcome_is_a_feature_and_the_profile_is_the_teachers(write: Callable
     assert InputSpec(schema, history_length=4, dim=8).tensors(), "a student can be built: user features are hidden"
 
 
+def test_the_teacher_sees_the_tab_itself_and_the_counts(write: Callable[..., Path], tmp_path: Path) -> None:
+    log = load(write(tmp_path / "data"))
+    known = {feature.name: feature for feature in log.schema.features}
+    assert known["tab"].teacher_only and known["fans_user_num"].teacher_only
+    assert log.context["tab"].max() < known["tab"].cardinality and log.context["tab"].min() >= 1
+    assert log.user_features["fans_user_num"].tolist() == pytest.approx([0, 0.2 * np.log(6), 0, 0])
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "neither layout": (lambda f: remove(f, *LOG_CSVS), "holds neither"),
     "one of two CSVs": (lambda f: (f / LOG_CSVS[0]).unlink(), r"4_08_to_4_21_pure\.csv is missing"),

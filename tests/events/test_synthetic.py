@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from contracts.features import InputSpec
 from contracts.schema import HOUR_MS
 from events import recipes
+from events.history import HistoryIndex
 from events.log import UNKNOWN_LABEL, InteractionLog
 from events.metrics import calibration, ne
 from events.splits import DAY_MS
@@ -224,7 +226,7 @@ def first_to_last_day(config: recipes.WorldConfig) -> float:
 def test_a_long_range_world_depends_on_clicks_of_long_ago() -> None:
     """Against the same world without loyalty, the click logit moves by exactly what the definition says, row by row:
     the user's favourite among the clicks that lie at least 100 impressions back, judged at the start of the day."""
-    config = replace(recipes.long_range(recipes.smoke()), impressions=6_000, users=15)
+    config = replace(recipes.with_loyalty(recipes.smoke()), impressions=6_000, users=15)
     log, truth = make_world(config)
     _, without = make_world(replace(config, long_range_weight=0.0))
     moved = logit(truth["click"]) - logit(without["click"])
@@ -249,6 +251,135 @@ def test_a_long_range_world_depends_on_clicks_of_long_ago() -> None:
 
 def test_other_worlds_do_not() -> None:
     assert recipes.demo().long_range_weight == 0
+
+
+def fewer_users(config: recipes.WorldConfig, share: int) -> recipes.WorldConfig:
+    """The world with a `share`-th of its users, each as busy as before."""
+    return replace(config, users=config.users // share, impressions=config.impressions // share)
+
+
+@pytest.fixture(scope="module")
+def long_range() -> tuple[InteractionLog, dict[str, np.ndarray]]:
+    return make_world(fewer_users(recipes.long_range(), 20))
+
+
+def test_the_loyalty_of_the_long_range_world_has_a_span_and_moves_on(
+    long_range: tuple[InteractionLog, dict[str, np.ndarray]],
+) -> None:
+    config = fewer_users(recipes.long_range(), 20)
+    log, truth = long_range
+    # without loyalty every other draw stays the same
+    _, without = make_world(replace(config, long_range_weight=0.0))
+    moved = logit(truth["click"]) - logit(without["click"])
+    day = (log.event_ms - config.start_ms) // DAY_MS
+    category = log.ad_features["category"][log.ad] - 1
+    order = np.lexsort((log.event_id, log.event_ms))
+    user = 7
+    rows = order[log.user[order] == user]
+    expected, favourites = np.zeros(len(rows)), []
+    for number in np.unique(day[rows]):
+        past = rows[day[rows] < number]
+        band = past[: -(config.long_range_events - 1)][-config.long_range_span :]
+        clicks = np.bincount(category[band][log.labels["click"][band] == 1], minlength=config.categories)
+        if clicks.any():
+            favourites.append((clicks.argmax() + 1) % config.categories)
+            expected[day[rows] == number] = (category[rows] == favourites[-1])[day[rows] == number] - 1 / 12
+    assert len(set(favourites)) > 2, "it moves on"
+    assert np.isclose(moved[rows], config.long_range_weight * expected, atol=1e-9).mean() > 0.9
+
+
+def test_the_long_range_world_has_long_histories_and_many_test_rows(
+    long_range: tuple[InteractionLog, dict[str, np.ndarray]],
+) -> None:
+    log, _ = long_range
+    config = recipes.long_range()
+    seen = np.bincount(log.user)
+    assert 300 < seen.min() <= seen.max() < 2_400
+    assert config.impressions * config.test_days / config.days > 300_000
+    assert world_calendar(config).test.end_ms == config.start_ms + 14 * DAY_MS
+
+
+def test_histories_of_2048_events_are_those_of_the_definition(
+    long_range: tuple[InteractionLog, dict[str, np.ndarray]],
+) -> None:
+    """Every earlier event that had arrived, however many; users of this world have up to 2,000."""
+    log, _ = long_range
+    index = HistoryIndex(log)
+    rows = world_calendar(recipes.long_range()).rows(log, "test")[::400]
+    histories = index.before(rows, 2_048)
+    for row, found, length in zip(rows, histories.index, histories.length, strict=True):
+        now = log.event_ms[row]
+        past = np.flatnonzero((log.user == log.user[row]) & (log.event_ms < now) & (log.ingested_ms < now))
+        past = past[np.lexsort((log.event_id[past], log.event_ms[past]))]
+        np.testing.assert_array_equal(found[:length], past)
+    assert histories.length.mean() > 500
+
+
+# ---- a world with structure of every difficulty ---------------------------------------------------------------------
+
+
+SMALL_SCALING = fewer_users(recipes.scaling(), 100)
+
+
+@pytest.fixture(scope="module")
+def rich() -> tuple[InteractionLog, dict[str, np.ndarray]]:
+    return make_world(SMALL_SCALING)
+
+
+def test_the_scaling_world_is_as_large_as_it_promises(rich: tuple[InteractionLog, dict[str, np.ndarray]]) -> None:
+    config = recipes.scaling()
+    assert config.impressions * config.teacher_days / config.days == pytest.approx(1_000_000)
+    assert len(rich[0]) == pytest.approx(config.impressions / 100, rel=0.05)
+    assert_same(make_world(SMALL_SCALING)[0], rich[0])
+
+
+def test_the_scaling_world_is_calibrated_and_its_best_ne_is_low(
+    rich: tuple[InteractionLog, dict[str, np.ndarray]],
+) -> None:
+    log, truth = rich
+    for task in TASKS:
+        rows = log.labels[task] != UNKNOWN_LABEL
+        assert calibration(log.labels[task][rows], truth[task][rows]) == pytest.approx(1, abs=0.12)
+    assert ne(log.labels["click"], truth["click"]).ne < 0.75
+
+
+WITHOUT = {
+    "crosses": replace(SMALL_SCALING, cross_sd=0.0),
+    "interest": replace(SMALL_SCALING, habit_sd=0.0),
+    "sequence": replace(SMALL_SCALING, sequence_sd=0.0),
+    "fatigue": replace(SMALL_SCALING, fatigue=0.0),
+    "satiation": replace(SMALL_SCALING, satiation=0.0),
+}
+
+
+@pytest.mark.parametrize("part", WITHOUT)
+def test_every_kind_of_structure_counts(rich: tuple[InteractionLog, dict[str, np.ndarray]], part: str) -> None:
+    """The same users see the same ads; without the part they click with other probabilities."""
+    log, truth = rich
+    other, without = make_world(WITHOUT[part])
+    assert_same(replace(other, labels=log.labels, label_ms=log.label_ms), log)
+    moved = logit(truth["click"]) - logit(without["click"])
+    assert moved.std() > 0.1
+
+
+def test_ad_attributes_are_open_to_every_model(rich: tuple[InteractionLog, dict[str, np.ndarray]]) -> None:
+    visible = {f.name for f in rich[0].schema.features if not f.teacher_only}
+    assert visible == {"category", "campaign_code", "brand", "format", "price_band", "device"}
+
+
+# ---- worlds stay what they are --------------------------------------------------------------------------------------
+
+GOLDEN = {"tiny": "f533111b43c16cae", "smoke-long-range": "d2aa78a3beddf991"}
+"""blake2b of ids, users, ads, times and labels, little-endian, one column after another."""
+
+
+@pytest.mark.parametrize("config", [recipes.tiny(), recipes.with_loyalty(recipes.smoke())], ids=lambda c: c.name)
+def test_older_worlds_keep_their_bytes(config: recipes.WorldConfig) -> None:
+    log, _ = make_world(config)
+    digest = blake2b(digest_size=8)
+    for column in (log.event_id, log.user, log.ad, log.event_ms, log.ingested_ms, *log.labels.values()):
+        digest.update(column.astype(column.dtype.newbyteorder("<")).tobytes())
+    assert digest.hexdigest() == GOLDEN[config.name]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,15 @@ def test_users_take_turns_in_an_order_that_the_seed_decides() -> None:
     assert (one != other).any()
 
 
+def test_all_of_them_in_the_same_order() -> None:
+    everything = untimed_events(LOG, per_user=None, before_ms=1000, seed=0) - len(LOG)
+    assert sorted(everything) == [0, 1, 2, 3, 4, 5]
+    assert everything[0] == 0  # the third newest of user 0 has no equal
+    assert set(everything[1:3]) == {1, 3}
+    many = untimed_events(LOG, per_user=1000, before_ms=1000, seed=0) - len(LOG)
+    assert everything.tolist() == many.tolist()
+
+
 def test_nothing_that_may_lie_in_the_period() -> None:
     assert LOG.untimed is not None
     dated = replace(LOG, untimed=replace(LOG.untimed, before_ms=np.array([10, 10, 10, 5000, 5000, 10])))

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.errors import InputError
-from events.log import InteractionLog
+from events.history import HistoryIndex
+from events.log import UNKNOWN_LABEL, InteractionLog
 from events.metrics import ne
 from events.splits import Calendar
+from foundation.evaluate import frozen, score
 from foundation.evaluate import main as evaluate
-from foundation.evaluate import score
 from foundation.teacher import Teacher
 
 
@@ -38,6 +39,9 @@ def test_prints_a_table_and_ends_with_json(tiny_log_dir: Path, tiny_checkpoint: 
     everything = result["scores"]["click"]["all"]
     assert everything["rows"] == sum(one["rows"] for name, one in result["scores"]["click"].items() if name != "all")
     assert 0.5 < everything["ne"] < 1.5
+    assert 0.3 < everything["calibration"] < 3
+    assert 0 < everything["user_auc"]["auc"] < 1
+    assert everything["user_auc"]["users"] > 10
     assert predictions.exists()
 
 
@@ -63,8 +67,30 @@ def test_predictions_are_the_teacher_s(
 
 def test_a_task_is_judged_where_it_is_defined(tiny_log: InteractionLog, tiny_calendar: Calendar) -> None:
     rows = tiny_calendar.rows(tiny_log, "validation")
-    scores = score(tiny_log, tiny_calendar, "validation", rows, np.full((len(rows), 3), 0.3, dtype=np.float32))
-    assert scores["conversion"]["all"].rows == (tiny_log.labels["click"][rows] == 1).sum()
+    constant = np.full((len(rows), 3), 0.3, dtype=np.float32)
+    scores = score(tiny_log, tiny_calendar, "validation", rows, constant, constant)
+    figures = scores["conversion"]["all"]
+    assert figures.score.rows == (tiny_log.labels["click"][rows] == 1).sum()
+    assert figures.calibration == pytest.approx(0.3 * figures.score.rows / figures.score.positives)
+    assert figures.user_auc.auc == 0.5  # ties
+
+
+def test_a_frozen_log_hides_what_came_later_and_keeps_what_came_before(
+    tiny_log: InteractionLog, tiny_calendar: Calendar
+) -> None:
+    start_ms = tiny_calendar.period("validation").start_ms
+    rows = tiny_calendar.rows(tiny_log, "validation")
+    then = frozen(tiny_log, start_ms)
+    history = HistoryIndex(then).before(rows, 50)
+    seen = history.index[history.index >= 0]
+    assert len(seen)
+    assert (tiny_log.ingested_ms[seen] < start_ms).all()
+    labels = HistoryIndex(then).labels("click", history, rows)
+    known = tiny_log.label_ms["click"][np.maximum(history.index, 0)] < start_ms
+    assert (labels[(history.index >= 0) & ~known] == UNKNOWN_LABEL).all()
+    earlier = tiny_calendar.rows(tiny_log, "teacher")
+    before, after = (HistoryIndex(log).before(earlier, 50) for log in (tiny_log, then))
+    assert np.array_equal(before.index, after.index)
 
 
 def test_rows_that_trained_the_teacher_are_pointed_out(

@@ -1,8 +1,9 @@
 """Rotation makes attention scores depend on differences of rank and of log age alone."""
 
+import pytest
 import torch
 
-from foundation.rote import HORIZON_S, TIME_SCALE_S, log_age, rotary_table, rotate
+from foundation.rote import HORIZON_S, TIME_SCALE_S, TimeEncoding, log_age, rotary_table, rotate, rotated
 
 
 def scores(log_age_T: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -40,3 +41,23 @@ def test_untimed_events_stand_at_the_horizon() -> None:
     age = log_age(torch.tensor([[0.0, 60.0, 0.0]]), torch.tensor([[True, True, False]]))
     expected = torch.log1p(torch.tensor([[0.0, 60.0, HORIZON_S]]) / TIME_SCALE_S)
     torch.testing.assert_close(age, expected)
+
+
+def test_ranks_may_be_given() -> None:
+    age = torch.rand(2, 5)
+    torch.testing.assert_close(rotary_table(age, 8, torch.arange(5).expand(2, 5)), rotary_table(age, 8))
+    picked = torch.tensor([[0, 3], [0, 4]])
+    some = rotary_table(age.gather(1, picked), 8, picked)
+    for part, whole in zip(some, rotary_table(age, 8), strict=True):
+        torch.testing.assert_close(part[1, :, 0], whole[1, [0, 4], 0])
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("values", [True, False])
+def test_switches_turn_queries_and_keys_and_values(rotary: bool, values: bool) -> None:
+    q, k, v = torch.randn(3, 2, 4, 3, 8)
+    table = rotary_table(torch.rand(2, 4), 8)
+    turned = rotated(q, k, v, table, TimeEncoding(rotary=rotary, rotary_values=values))
+    expected = [rotate(x, *table) if on else x for x, on in ((q, rotary), (k, rotary), (v, values))]
+    for one, other in zip(turned, expected, strict=True):
+        assert torch.equal(one, other)

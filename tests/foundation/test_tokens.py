@@ -1,5 +1,7 @@
 """Tokens: one per column and one for the floats; time and rank in the sequence; ids that are forgotten in training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from foundation.batch import BatchSource, GemBatch
 from foundation.layout import InputLayout
 from foundation.log_tensors import LogTensors
 from foundation.recipes import tiny
-from foundation.tokens import AGE_BUCKETS, Tokens, age_bucket
+from foundation.rote import TimeEncoding
+from foundation.tokens import AGE_BUCKETS, EVEN_BUCKETS, Tokens, age_bucket, even_bucket
 
 
 @pytest.fixture
@@ -63,3 +66,80 @@ def test_shares_are_shares_and_the_batch_is_not_touched(batch: GemBatch, layout:
     assert 0.2 < share < 0.4
     assert torch.equal(forgotten.set_codes_BC[:, 1:], before[:, 1:])
     assert torch.equal(batch.set_codes_BC, before)
+
+
+NO_TIME = TimeEncoding(rotary=False, age_log=False, position=False)
+TABLES = {"age_log": "age", "position": "rank", "age_even": "age_even", "gap_log": "gap"}
+
+
+def test_even_buckets() -> None:
+    ages = torch.tensor([0.0, 21_599.0, 21_600.0, 86_400.0, 1e12, 5.0])
+    timed = torch.tensor([True] * 5 + [False])
+    assert even_bucket(ages, timed).tolist() == [1, 1, 2, 5, EVEN_BUCKETS - 1, 0]
+
+
+def test_the_default_has_the_parameters_it_had(layout: InputLayout) -> None:
+    """Seeds of recorded runs stand for the same start: these names in this order, drawn in this order."""
+    names = [name for name, _ in Tokens(layout, tiny().model).named_parameters()]
+    assert names == [
+        "column_weight",
+        "column_bias",
+        "table.weight",
+        "floats.weight",
+        "floats.bias",
+        "event.weight",
+        "event.bias",
+        "age.weight",
+        "rank.weight",
+    ]
+
+
+@pytest.mark.parametrize("switch", TABLES)
+def test_each_time_table_is_a_switch(batch: GemBatch, layout: InputLayout, switch: str) -> None:
+    config = replace(tiny().model, time=replace(NO_TIME, **{switch: True}))
+    on = Tokens(layout, config)
+    off = Tokens(layout, replace(config, time=NO_TIME))
+    off.load_state_dict(
+        {name: value for name, value in on.state_dict().items() if TABLES[switch] not in name.split(".")}
+    )
+    added = on(batch)[0] - off(batch)[0]
+    assert (added != 0).any()
+    table = dict(on.named_parameters())[f"{TABLES[switch]}.weight"]
+    torch.testing.assert_close(added[0, 0], table[0 if switch == "position" else 1], atol=1e-5, rtol=1e-5)
+    added.pow(2).sum().backward()
+    assert table.grad is not None
+    assert (table.grad != 0).any()
+
+
+@pytest.mark.parametrize(
+    "time",
+    [NO_TIME, TimeEncoding(), TimeEncoding(True, True, True, True, True, True)],
+    ids=["off", "default", "all"],
+)
+@pytest.mark.parametrize("aggregates", [0, 6])
+def test_every_parameter_trains(
+    tiny_log: InteractionLog, layout: InputLayout, time: TimeEncoding, aggregates: int
+) -> None:
+    rows = np.arange(len(tiny_log) - 256, len(tiny_log))
+    values = np.random.default_rng(0).uniform(-1, 1, (256, aggregates // 2)).astype(np.float32)
+    values[::5] = np.nan
+    source = BatchSource(LogTensors(tiny_log), rows, history_length=8, aggregates=values)
+    tokens = Tokens(layout, replace(tiny().model, history_length=8, time=time, aggregates=aggregates))
+    sparse = torch.optim.SparseAdam([tokens.table.weight], lr=1e-2)
+    dense = torch.optim.Adam([p for name, p in tokens.named_parameters() if name != "table.weight"], lr=1e-2)
+    losses = []
+    for _ in range(4):
+        s, x = tokens(source.batch(torch.arange(256)))
+        assert x.shape[1] == tokens.tokens == len(layout.columns) + 1 + min(3, aggregates)
+        loss = (s - 1).pow(2).mean() + (x + 1).pow(2).mean()
+        sparse.zero_grad()
+        dense.zero_grad()
+        loss.backward()
+        for name, parameter in tokens.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.to_dense().any(), name
+        with torch.sparse.check_sparse_tensor_invariants(False):
+            sparse.step()
+        dense.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]

@@ -1,10 +1,13 @@
 """Training: it learns, in time order, reproducibly, and stops when the loss is not finite."""
 
+import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from contracts.errors import GemError
 from events.log import InteractionLog
@@ -14,7 +17,7 @@ from foundation.gem import Gem
 from foundation.log_tensors import LogTensors
 from foundation.recipes import tiny
 from foundation.targets import Targets
-from foundation.trainer import Trainer
+from foundation.trainer import Trainer, compiled
 
 
 @pytest.fixture
@@ -22,8 +25,11 @@ def rows(tiny_log: InteractionLog, tiny_calendar: Calendar) -> np.ndarray:
     return tiny_calendar.rows(tiny_log, "teacher")
 
 
-def trainer(log: InteractionLog, rows: np.ndarray, *, seed: int = 0, continued: bool = False) -> Trainer:
+def trainer(
+    log: InteractionLog, rows: np.ndarray, *, seed: int = 0, continued: bool = False, **switches: Any
+) -> Trainer:
     recipe = tiny()
+    recipe = replace(recipe, train=replace(recipe.train, **switches))
     tensors = LogTensors(log)
     source = BatchSource(tensors, rows, history_length=recipe.model.history_length)
     targets = Targets.of(tensors, rows, as_of_ms=int(log.event_ms[rows].max()) + 1)
@@ -57,19 +63,85 @@ def test_the_same_seed_gives_the_same_weights(tiny_log: InteractionLog, rows: np
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_restored_run_takes_the_steps_of_an_uninterrupted_one(tiny_log: InteractionLog, rows: np.ndarray) -> None:
-    whole = trainer(tiny_log, rows)
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"mixing_temperature": 2.0, "mixing_window": 512, "bucketing_batches": 4},
+        {"table_optimizer": "rowwise_adagrad", "schedule": "cosine", "precision": "bf16", "gradient_norm": 0.0},
+    ],
+    ids=["default", "mixing and bucketing", "all other switches"],
+)
+def test_a_restored_run_takes_the_steps_of_an_uninterrupted_one(
+    tiny_log: InteractionLog, rows: np.ndarray, switches: dict[str, Any]
+) -> None:
+    whole = trainer(tiny_log, rows, **switches)
     for step in range(3):
         whole.step(step)
     weights_now, moments = whole.state()
     kept = {name: value.clone() for name, value in weights_now.items()}, {n: v.clone() for n, v in moments.items()}
-    resumed = trainer(tiny_log, rows)
+    resumed = trainer(tiny_log, rows, **switches)
     torch.rand(10)  # whatever the process did in between
     resumed.load(*kept)
     for step in (3, 4):
         assert whole.step(step) == resumed.step(step)
     one, other = weights(whole), weights(resumed)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"schedule": "cosine"},
+        {"table_optimizer": "rowwise_adagrad", "table_rate": 0.05},
+        {"precision": "bf16"},
+        {"mixing_temperature": 3.0},
+        {"mixing_temperature": 3.0, "mixing_cells": "positives"},
+        {"bucketing_batches": 8},
+        {"gradient_norm": 0.1},
+        {"gradient_norm": 0.0},
+    ],
+    ids=str,
+)
+def test_every_switch_trains(tiny_log: InteractionLog, rows: np.ndarray, switches: dict[str, Any]) -> None:
+    run = trainer(tiny_log, rows, **switches)
+    before = weights(run)
+    losses = [run.step(step) for step in range(12)]
+    assert np.isfinite(losses).all()
+    after = weights(run)
+    for name, parameter in run.model.named_parameters():
+        assert parameter.isfinite().all(), name
+        assert torch.ne(before[name], after[name]).any(), name
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's compiler, of itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # and at a break
+def test_a_compiled_model_has_the_same_gradients_those_of_sparse_tables_too() -> None:
+    # "aot_eager" has all graphs captured, backward ones too, and no code generated: GEM itself would take minutes
+    plain = nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Flatten(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+    fast = copy.deepcopy(plain)
+    forward = compiled(fast, backend="aot_eager")
+    for rows in (6, 7):
+        codes = torch.randint(0, 50, (rows, 2))
+        torch.testing.assert_close(forward(codes), plain(codes))
+        plain(codes).square().sum().backward()
+        forward(codes).square().sum().backward()
+    for mine, other in zip(fast.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        assert mine.grad.is_sparse == other.grad.is_sparse
+        torch.testing.assert_close(mine.grad.to_dense(), other.grad.to_dense())
+
+
+def test_mixing_and_bucketing_keep_steps_examples_and_time_order(tiny_log: InteractionLog, rows: np.ndarray) -> None:
+    plain = trainer(tiny_log, rows)
+    run = trainer(tiny_log, rows, mixing_temperature=3.0, mixing_window=256, bucketing_batches=4)
+    assert run.mixing is not None
+    assert run.steps == plain.steps
+    for step in range(run.steps):
+        assert len(run.positions(step)) == len(plain.positions(step))
+        moved = run.positions(step) - plain.positions(step)
+        assert moved.abs().max() < 256 + 4 * tiny().train.batch_rows
 
 
 def test_a_continued_run_takes_smaller_steps(tiny_log: InteractionLog, rows: np.ndarray) -> None:
@@ -80,6 +152,21 @@ def test_a_continued_run_takes_smaller_steps(tiny_log: InteractionLog, rows: np.
         run.step(0)
         moved.append((weights(run)["pair_logits.weight"] - before["pair_logits.weight"]).norm().item())
     assert moved[1] == pytest.approx(tiny().train.continued_rate * moved[0], rel=1e-3)
+
+
+def test_the_running_figures_are_those_of_the_newest_steps(tiny_log: InteractionLog, rows: np.ndarray) -> None:
+    run = trainer(tiny_log, rows)
+    losses = [run.step(step) for step in range(6)]
+    assert run.running.loss() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert len(run.running.ne()) == 3
+    assert 0.5 < run.running.ne()[0] < 2
+
+
+def test_the_flops_of_an_example_are_counted(tiny_log: InteractionLog, rows: np.ndarray) -> None:
+    run = trainer(tiny_log, rows)
+    assert 1e4 < run.forward_flops() < 1e7
+    alone = trainer(tiny_log, rows)
+    assert run.step(0) == alone.step(0)  # counting leaves no trace
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(tiny_log: InteractionLog, rows: np.ndarray) -> None:

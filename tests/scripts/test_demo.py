@@ -9,7 +9,7 @@ import pytest
 
 from scripts import demo
 from scripts.demo import TRACKS, Demo
-from scripts.provenance import record
+from contracts.provenance import record
 from tests.conftest import free_port
 
 

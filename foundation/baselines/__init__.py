@@ -1,0 +1,1 @@
+"""Models that GEM is measured against: they read the same batches and answer for the same tasks."""

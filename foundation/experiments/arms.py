@@ -1,0 +1,62 @@
+"""The models that the quality experiment compares, each with two sets of inputs, and the grid that tunes them.
+
+`rows`: labelled rows and their histories alone. `all`: beside them earlier untimed events as first training rows, and
+strictly past aggregates as inputs. Both are open to every neural model.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from foundation.baselines.configs import InterFormerConfig, LibraryConfig, WukongConfig
+from foundation.experiments.bench import Arm
+from foundation.experiments.tree_job import TreesArm
+from foundation.recipes import quality
+
+GRID = ((64, 1e-3), (64, 2e-3))
+"""(rows a step, rate) tried on the validation day for every neural model: the settings among which the tuned models of
+an independent harness on this split lie."""
+Model = Literal["GEM", "InterFormer", "Wukong", "DIN", "DIEN", "BST", "DCNv2"]
+NEURAL: tuple[Model, ...] = get_args(Model)
+INPUTS = ("rows", "all")
+
+
+def neural_arm(model: Model, inputs: str, *, aggregates: int, batch_rows: int, rate: float) -> Arm:
+    """One model with one set of inputs at one point of the grid. `aggregates` is the number of their columns."""
+    chosen = quality()
+    train = replace(
+        chosen.train,
+        batch_rows=batch_rows,
+        dense_rate=rate,
+        table_rate=rate,
+        untimed_per_user=chosen.train.untimed_per_user if inputs == "all" else 0,
+    )
+    config = replace(_config(model), aggregates=aggregates if inputs == "all" else 0)
+    return Arm(f"{model} {inputs}", config, train)
+
+
+def tree_arms() -> list[Arm]:
+    """LightGBM on aggregates, and with the scores of a history GRU beside them."""
+    return [
+        Arm("LightGBM aggregates", TreesArm(history_scores=False), None),
+        Arm("LightGBM all", TreesArm(history_scores=True), None),
+    ]
+
+
+def extra_arms(arms: list[Arm]) -> list[Arm]:
+    """What GEM's expert of the aggregates is worth: GEM with them as tokens, and DIN with the expert."""
+    swapped = {"GEM all": ("GEM all, aggregates as tokens", "tokens"), "DIN all": ("DIN all + expert", "expert")}
+    return [
+        Arm(swapped[arm.name][0], replace(arm.model, aggregate_path=swapped[arm.name][1]), arm.train)
+        for arm in arms
+        if arm.name in swapped
+    ]
+
+
+def _config(model: Model) -> Any:
+    if model == "GEM":
+        return quality().model
+    if model == "InterFormer":
+        return InterFormerConfig()
+    if model == "Wukong":
+        return WukongConfig()
+    return LibraryConfig(name=model)

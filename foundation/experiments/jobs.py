@@ -1,0 +1,150 @@
+"""One job: a model fitted on one period and its predictions on another, done once and kept in the work folder.
+
+Legend: n judged rows, K tasks. A job's key is the hash of all that determines its numbers, so a killed experiment goes
+on where it was, and two experiments that need the same model share it.
+"""
+
+import hashlib
+import json
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from contracts.command import track
+from events.splits import Period
+from foundation.batch import BatchSource
+from foundation.curriculum import untimed_events
+from foundation.experiments.data import Dataset, dataset
+from foundation.experiments.tree_job import TreesArm, run_trees
+from foundation.models import build
+from foundation.predict import predict
+from foundation.quantiles import Quantiles
+from foundation.recipes import TrainRecipe
+from foundation.targets import Targets
+from foundation.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, its training, the periods that fit and judge it, and a seed.
+
+    `tasks` trains only those tasks (all others are masked), `surface` only rows of that surface; both judge all rows.
+    `stop_rows` limits training to the first so many rows, for tuning.
+    """
+
+    data: str
+    model: Any
+    train: TrainRecipe | None
+    fit: Period
+    judge: Period
+    seed: int
+    tasks: tuple[str, ...] | None = None
+    surface: str | None = None
+    stop_rows: int | None = None
+
+    @property
+    def key(self) -> str:
+        raw = {"kind": type(self.model).__name__, **asdict(self)}
+        return hashlib.sha256(json.dumps(raw, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """soft float32 [n, K] of the judged rows, in the order of `Dataset.rows`; cost as measured while others may run."""
+
+    soft: np.ndarray
+    cost: dict[str, Any]
+
+
+def outcomes(jobs: list[Job], work: Path, *, workers: int) -> dict[Job, Outcome]:
+    """Every job's outcome: from the work folder, or computed now by `workers` processes, one thread each."""
+    missing = [job for job in dict.fromkeys(jobs) if not _path(job, work).exists()]
+    if missing:
+        for name in dict.fromkeys(job.data for job in missing):
+            dataset(name, work)  # once, before the processes race for it
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            running = [pool.submit(_run_and_keep, job, work) for job in missing]
+            for done in track(as_completed(running), total=len(running), title="models"):
+                done.result()
+    return {job: _read(_path(job, work)) for job in jobs}
+
+
+def run_job(job: Job, data: Dataset) -> Outcome:
+    """Fit and predict, in this process and on one thread."""
+    torch.set_num_threads(1)
+    fit, judge = data.rows(job.fit), data.rows(job.judge)
+    if job.surface is not None:
+        fit = fit[data.log.surface[fit] == data.log.schema.surfaces.index(job.surface)]
+    fit = fit[: job.stop_rows]
+    if isinstance(job.model, TreesArm):
+        started = time.perf_counter()
+        soft = run_trees(job.model, data, job.fit, job.judge, seed=job.seed)
+        return Outcome(soft, {"seconds": time.perf_counter() - started})
+    assert job.train is not None
+    untimed = untimed_events(data.log, per_user=job.train.untimed_per_user, before_ms=job.fit.start_ms, seed=job.seed)
+    events = np.concatenate([untimed, fit])
+    source, judged = _sources(job, data, events, judge)
+    targets = _restricted(Targets.of(data.tensors, events, as_of_ms=job.fit.end_ms), job, data)
+    torch.manual_seed(job.seed)
+    model = build(data.tensors.layout, job.model)
+    trainer = Trainer(model, job.train, source, targets, seed=job.seed)
+    started = time.perf_counter()
+    losses = [trainer.step(step) for step in range(trainer.steps)]
+    seconds = time.perf_counter() - started
+    cost = {
+        "seconds": round(seconds, 2),
+        "examples_per_s": round(len(events) / seconds, 1),
+        "steps": trainer.steps,
+        "examples": len(events),
+        "parameters": sum(p.numel() for name, p in model.named_parameters() if "table.weight" not in name),
+        "loss": float(np.mean(losses[-max(1, len(losses) // 10) :])),
+    }
+    return Outcome(predict(model, judged), cost)
+
+
+def _sources(job: Job, data: Dataset, events: np.ndarray, judge: np.ndarray) -> tuple[BatchSource, BatchSource]:
+    """Training and judged batches; aggregates are scaled by the quantiles of the training rows alone."""
+    fitted = judged = None
+    if job.model.aggregates:
+        raw = data.aggregates(events)
+        quantiles = Quantiles.fit(raw)
+        fitted, judged = quantiles.transform(raw), quantiles.transform(data.aggregates(judge))
+    length = job.model.history_length
+    return (
+        BatchSource(data.tensors, events, history_length=length, aggregates=fitted),
+        BatchSource(data.tensors, judge, history_length=length, aggregates=judged),
+    )
+
+
+def _restricted(targets: Targets, job: Job, data: Dataset) -> Targets:
+    if job.tasks is None:
+        return targets
+    kept = torch.tensor([task.name in job.tasks for task in data.log.schema.tasks])
+    return Targets(targets.label_nK * kept, targets.counts_nK & kept)
+
+
+def _run_and_keep(job: Job, work: Path) -> None:
+    path = _path(job, work)
+    if path.exists():
+        return
+    outcome = run_job(job, dataset(job.data, work))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.npz")
+    np.savez(partial, soft=outcome.soft, cost=json.dumps(outcome.cost))
+    os.replace(partial, path)
+
+
+def _read(path: Path) -> Outcome:
+    with np.load(path) as kept:
+        return Outcome(kept["soft"], json.loads(str(kept["cost"])))
+
+
+def _path(job: Job, work: Path) -> Path:
+    return work / "jobs" / f"{job.key}.npz"

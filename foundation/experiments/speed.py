@@ -1,0 +1,171 @@
+"""speed: examples/s, MFU and peak memory of a training step, against an eager baseline of the same FLOPs and against
+the length of the history.
+
+Every case is a process of its own, so that its peak memory is its own; cases take turns for several rounds, and figures
+are compared as ratios within this one run. On a GPU the same script times the Triton kernel in place of the eager one.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from contracts.errors import GemError
+from foundation.config import Attention, GemConfig, small_model
+from foundation.experiments import pages
+from foundation.experiments.bench import Bench
+from foundation.experiments.timed_case import Case
+
+LENGTHS = (256, 512, 1024, 2048)
+ATTENTIONS: tuple[Attention, ...] = ("full", "window", "block")
+ROUNDS = 5
+COLOURS = {"full": "tab:red", "window": "tab:blue", "block": "tab:green"}
+
+INTRO = """
+Median of {rounds} rounds, cases taking turns; one thread. A step is forward, backward and update on a synthetic batch
+with full histories. MFU: three forward passes' FLOPs per second over the peak of a matmul measured in the same process.
+The machine is shared: read the ratios.
+"""
+
+
+def run(bench: Bench) -> dict[str, Any]:
+    """Time all cases in turns; returns the paths of what was written."""
+    lengths = LENGTHS[:1] if bench.smoke else LENGTHS
+    rounds = 1 if bench.smoke else ROUNDS
+    cases = {**_operator_cases(bench), **_model_cases(bench), **_length_cases(lengths)}
+    drawn: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            drawn[name].append(_timed(case))
+    figures = {"cases": {name: _summary(cases[name], some) for name, some in drawn.items()}}
+    figures["ratios"] = _ratios(drawn, lengths)
+    _plot(bench, figures["cases"], lengths)
+    return bench.write(
+        "speed",
+        figures,
+        title="Speed: training steps of GEM",
+        intro=INTRO.format(rounds=rounds),
+        body=_body(figures, lengths),
+    )
+
+
+def _wide() -> GemConfig:
+    """Wide enough that matmuls and not calls decide; half of `base` would be less."""
+    return replace(small_model(), dim=128, heads=2, pffn_hidden=128, layers=3, window=50, history_length=200)
+
+
+def _operator_cases(bench: Bench) -> dict[str, Case]:
+    """The personalised FFN alone: GDPA against one bmm per matrix with its own transposes, and against plain loops."""
+    rows, length = (8, 32) if bench.smoke else (64, 200)
+    return {f"PFFN {kind}": Case(f"pffn_{kind}", rows, length) for kind in ("gdpa", "unfused", "reference")}
+
+
+def _model_cases(bench: Bench) -> dict[str, Case]:
+    """A training step of the whole model by precision, compilation and CompSkip."""
+    model = small_model() if bench.smoke else _wide()
+    rows = 8 if bench.smoke else 32
+    length = model.history_length
+    cases = {
+        "model fp32": Case("model", rows, length, asdict(model)),
+        "model bf16": Case("model", rows, length, asdict(model), precision="bf16"),
+        "model masked attention": Case("model", rows, length, asdict(model), masked=True),
+        "model CompSkip": Case("model", rows, length, asdict(replace(model, compskip=True))),
+    }
+    if not bench.smoke:
+        cases["model compiled"] = Case("model", rows, length, asdict(model), compiled=True)
+    return cases
+
+
+def _length_cases(lengths: tuple[int, ...]) -> dict[str, Case]:
+    base = replace(small_model(), layers=3, window=50, block=64)
+    return {
+        f"{attention} {length}": Case(
+            "model", 8, length, asdict(replace(base, attention=attention, history_length=length))
+        )
+        for attention in ATTENTIONS
+        for length in lengths
+    }
+
+
+def _timed(case: Case) -> dict[str, float]:
+    """Run one case in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "foundation.experiments.timed_case", json.dumps(asdict(case))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise GemError(f"a timed case failed: {done.stderr.strip().splitlines()[-1:]}; run it alone to see why")
+    timed: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return timed
+
+
+def _summary(case: Case, some: list[dict[str, float]]) -> dict[str, Any]:
+    def median(name: str) -> float:
+        return sorted(one[name] for one in some)[len(some) // 2]
+
+    told = {name: median(name) for name in ("step_ms", "examples_per_s", "mfu", "peak_mb", "forward_flops")}
+    return {**told, "rows": case.rows, "length": case.length, "step_ms_all": [one["step_ms"] for one in some]}
+
+
+def _ratios(drawn: dict[str, list[dict[str, float]]], lengths: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Speed-ups within each round: median, smallest and largest over the rounds."""
+    pairs = {
+        "GDPA over unfused PFFN": ("PFFN gdpa", "PFFN unfused"),
+        "GDPA over reference loops": ("PFFN gdpa", "PFFN reference"),
+        "bf16 over fp32": ("model bf16", "model fp32"),
+        "compiled over eager": ("model compiled", "model fp32"),
+        "linear over masked attention": ("model fp32", "model masked attention"),
+        "CompSkip over whole": ("model CompSkip", "model fp32"),
+        **{f"window over full at {n}": (f"window {n}", f"full {n}") for n in lengths},
+        **{f"block over full at {n}": (f"block {n}", f"full {n}") for n in lengths},
+    }
+    found = {}
+    for name, (fast, slow) in pairs.items():
+        if fast not in drawn or slow not in drawn:
+            continue
+        ratios = sorted(b["step_ms"] / a["step_ms"] for a, b in zip(drawn[fast], drawn[slow], strict=True))
+        found[name] = {"median": ratios[len(ratios) // 2], "low": ratios[0], "high": ratios[-1]}
+    return found
+
+
+def _plot(bench: Bench, cases: dict[str, Any], lengths: tuple[int, ...]) -> None:
+    drawn, axes, path = pages.figure("gem_speed", root=bench.root)
+    for attention in ATTENTIONS:
+        times = [cases[f"{attention} {n}"]["step_ms"] / cases[f"{attention} {n}"]["rows"] for n in lengths]
+        axes.plot(lengths, times, marker="o", color=COLOURS[attention], label=attention)
+    axes.set(xlabel="events in the history", ylabel="training step, ms per example", xscale="log", yscale="log")
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.minorticks_off()
+    axes.legend(title="attention", frameon=False)
+    pages.save(drawn, path)
+
+
+def _body(figures: dict[str, Any], lengths: tuple[int, ...]) -> str:
+    rows = [
+        (
+            name,
+            str(one["rows"]),
+            str(one["length"]),
+            f"{one['step_ms']:.1f}",
+            f"{one['examples_per_s']:,.0f}",
+            f"{one['forward_flops'] / 1e6:.2f}",
+            f"{100 * one['mfu']:.0f} %",
+            f"{one['peak_mb']:,.0f}",
+        )
+        for name, one in figures["cases"].items()
+    ]
+    headings = ("case", "rows", "history", "step, ms", "examples/s", "forward MFLOP", "MFU", "peak, MB")
+    ratios = [
+        (name, f"{one['median']:.2f}", f"{one['low']:.2f} to {one['high']:.2f}")
+        for name, one in figures["ratios"].items()
+    ]
+    return "\n\n".join(
+        [
+            pages.table(("speed-up", "median", "smallest to largest of the rounds"), ratios),
+            "![cost against history length](gem_speed.svg)",
+            pages.table(headings, rows),
+        ]
+    )
