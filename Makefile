@@ -39,9 +39,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## the whole chain, ending in one ranked request: DATA=synthetic (default), kuairand (KUAIRAND_DIR=...) or smoke
 	@$(BIN)/python -m scripts.demo --data $(DATA) --out $(OUT)
 
-results: $(INSTALLED)  ## every experiment behind a number in the README: both demos, figures into results/ (KUAIRAND_DIR=...)
+results: $(INSTALLED)  ## every experiment behind a number in the README: both demos and all experiments, hours of work (KUAIRAND_DIR=...)
 	$(BIN)/python -m scripts.demo --data synthetic --out runs/synthetic --record results/demo_synthetic.json
 	$(BIN)/python -m scripts.demo --data kuairand --out runs/kuairand --record results/demo_kuairand.json
+	for name in quality unification architecture scaling speed; do $(BIN)/python -m foundation.experiments $$name || exit; done
 
 test: $(INSTALLED)  ## all tests, with coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \

@@ -1,7 +1,7 @@
-"""The models that the quality experiment compares, each with two sets of inputs, and the grid that tunes them.
+"""The models that the quality experiment compares, with one or two sets of inputs, and the grid that tunes them.
 
 `rows`: labelled rows and their histories alone. `all`: beside them earlier untimed events as first training rows, and
-strictly past aggregates as inputs. Both are open to every neural model.
+strictly past aggregates as inputs.
 """
 
 from dataclasses import replace
@@ -17,7 +17,10 @@ GRID = ((64, 1e-3), (64, 2e-3))
 an independent harness on this split lie."""
 Model = Literal["GEM", "InterFormer", "Wukong", "DIN", "DIEN", "BST", "DCNv2"]
 NEURAL: tuple[Model, ...] = get_args(Model)
-INPUTS = ("rows", "all")
+ALL_INPUTS: tuple[Model, ...] = ("GEM", "DIN", "BST")
+"""Models that stand with `all` too: GEM and the two baselines that the reference figures also give with aggregates."""
+LARGE_BATCH = (256, 3e-3)
+"""The setting of MovieLens-1M for every model, untuned."""
 
 
 def neural_arm(model: Model, inputs: str, *, aggregates: int, batch_rows: int, rate: float) -> Arm:
@@ -43,12 +46,11 @@ def tree_arms() -> list[Arm]:
 
 
 def extra_arms(arms: list[Arm]) -> list[Arm]:
-    """What GEM's expert of the aggregates is worth: GEM with them as tokens, and DIN with the expert."""
-    swapped = {"GEM all": ("GEM all, aggregates as tokens", "tokens"), "DIN all": ("DIN all + expert", "expert")}
+    """What GEM's expert of the aggregates is worth to another model: DIN with the expert."""
     return [
-        Arm(swapped[arm.name][0], replace(arm.model, aggregate_path=swapped[arm.name][1]), arm.train)
+        Arm("DIN all + expert", replace(arm.model, aggregate_path="expert"), arm.train)
         for arm in arms
-        if arm.name in swapped
+        if arm.name == "DIN all"
     ]
 
 

@@ -28,13 +28,13 @@ RATES = (1e-3, 2e-3, 4e-3)
 BATCH_ROWS = 256
 RESAMPLES = 500
 TASK = "click"
-FIT_DAYS, TUNING_FIT, TUNING_JUDGE = (8, 10), (7, 8), (8, 9)
-"""Days of the world, 100,000 impressions each. Models train on the teacher's last two and read histories from all ten:
-what two shared cores do in an hour or two; a GPU can take more days and sizes by these numbers alone."""
+FIT_DAYS, TUNING_FIT, TUNING_JUDGE = (9, 10), (7, 8), (8, 9)
+"""Days of the world, 100,000 impressions each. Models train on the teacher's last and read histories from all ten: what
+one core does in an hour; a GPU can take more days and sizes by these numbers alone."""
 COLOURS = {"Kunlun": "tab:blue", "InterFormer": "tab:orange", "Wukong": "tab:green"}
 
 INTRO = """
-Synthetic world `scaling`; one pass over 200,000 impressions, judged on 100,000 of a later day; {seeds} seeds. C:
+Synthetic world `scaling`; one pass over 100,000 impressions, judged on 100,000 of a later day; {seeds} seeds. C:
 forward FLOPs per example as torch's counter counts them. Fit: NE = a - b log10(C), b in NE per decade; intervals from
 resampling users and, crossed with them, seeds.
 """

@@ -19,7 +19,7 @@ from foundation.recipes import Recipe, small
 
 POOR = {"kuairand": ("like", "profile_enter"), "demo": ("conversion", "install")}
 """Data-poor tasks; all others of the source are the data-rich ones that are left out of training."""
-TEMPERATURES = (2.0, 4.0)
+TEMPERATURES = (2.0,)
 EXPERT_WIDTH = 16
 POOR_ONLY = "without data-rich tasks"
 

@@ -124,7 +124,8 @@ def test_every_parameter_trains(
     values = np.random.default_rng(0).uniform(-1, 1, (256, aggregates // 2)).astype(np.float32)
     values[::5] = np.nan
     source = BatchSource(LogTensors(tiny_log), rows, history_length=8, aggregates=values)
-    tokens = Tokens(layout, replace(tiny().model, history_length=8, time=time, aggregates=aggregates))
+    config = replace(tiny().model, history_length=8, time=time, aggregates=aggregates, aggregate_path="tokens")
+    tokens = Tokens(layout, config)
     sparse = torch.optim.SparseAdam([tokens.table.weight], lr=1e-2)
     dense = torch.optim.Adam([p for name, p in tokens.named_parameters() if name != "table.weight"], lr=1e-2)
     losses = []
