@@ -2,8 +2,8 @@
 
 Legend: n queried events, A columns, K tasks. Columns follow from the schema alone. Everything is strictly past: an
 event counts at a moment t when it happened and had arrived before t, an outcome when its label was known before t; an
-untimed event's moment is its pseudo-time (events/moments.py). The recipe is that of quality_anchors.md, "Strongest
-single model", in terms of the schema: user windows, everybody's rolling rates, similarity of ads.
+untimed event's moment is its pseudo-time (events/moments.py). The recipe follows docs/kuairand_reference.md
+in terms of the schema: user windows, everybody's rolling rates, similarity of ads.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ RATE_EVENTS = 20.0
 MAIN_CODES = 256
 """A column of more codes is too sparse to cross with another."""
 PROFILE_COLUMNS = 5
-"""User columns with rates of their own: those of most codes (quality_anchors.md, list 3, takes five profile codes)."""
+"""User columns with rates of their own: those of most codes (docs/kuairand_reference.md, 3)."""
 UNTIMED_CUTS = (16, 32)
 """Similarity for an untimed event comes from events of every user further from the end than the next of these ranks."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from events.log import UNKNOWN_LABEL, UntimedEvents
 
 RANK = 24
-"""Rank of each decomposition (quality_anchors.md, "Strongest single model", list 4)."""
+"""Rank of each decomposition (docs/kuairand_reference.md, 4)."""
 OVERSAMPLING, ITERATIONS, SEED = 8, 3, 0
 AD_PRIOR, USER_PRIOR = 20.0, 5.0
 """Events with the weight of which an ad's and a user's rate shrink to the mean."""

@@ -40,7 +40,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Calendar:
-    """The periods of one log (architecture.md, "Leak guards" and "Calendar").
+    """The periods of one log (docs/architecture.md, "What keeps it honest").
 
     teacher_fit and teacher_validation lie inside teacher and serve its choices; the final teacher trains on all of
     `teacher`. `log` is what the frozen teacher represents; student, validation and test lie inside it, in this order.

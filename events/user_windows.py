@@ -14,7 +14,7 @@ from events.log import InteractionLog
 from events.moments import NO_VALUE, EventColumns, Moments, Pasts
 
 LENGTH = 100
-"""Newest events of a user that count (quality_anchors.md, "Strongest single model", list 2)."""
+"""Newest events of a user that count (docs/kuairand_reference.md, 2)."""
 NEWEST = (5, 15)
 HOURS_BACK = (1, 6, 24, 72)
 OUTCOMES = 4

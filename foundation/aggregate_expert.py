@@ -1,7 +1,7 @@
 """An expert that reads aggregates alone: a few small networks side by side, each with a loss of its own.
 
 Legend: B batch, V = 2 A input values (columns, then their missing flags), W width of their encoding, M members,
-H hidden width, K tasks. The members share inputs and batches and nothing else, computed as one product: a cheap deep ensemble,
+H hidden width, K tasks. The members share inputs and batches and nothing else, computed as one product: an ensemble,
 as TabM (2410.24210) makes for tables, where its members match boosted trees. Its logits are averaged with those of the
 deep model, whose tokens do not see the aggregates: trained apart, the two err apart, and their mean is better than a
 model that reads both (docs/log.md has both figures).

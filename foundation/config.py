@@ -284,7 +284,7 @@ def small_model() -> GemConfig:
 
 
 def base_model() -> GemConfig:
-    """The literature notes' proposal for a CPU: d 64, four layers, F 32, 32 seeds for 8 tokens, CompSkip."""
+    """A proposal for a CPU from readers of the paper: d 64, four layers, F 32, 32 seeds for 8 tokens, CompSkip."""
     return GemConfig(
         dim=64,
         heads=4,

@@ -1,7 +1,7 @@
 """What a forward pass costs, by formula and by torch's counter. Two FLOPs per multiply-add; matrix products alone.
 
 Legend: T tokens of a sequence, N set tokens, J tokens that an expert sees, D width, F hidden width, R rank, h MLP. Per
-example and layer, after the FLOP model of the literature notes on Kunlun (1.12); (+) marks what those leave out:
+example and layer, after a model of Kunlun's layer that readers of the paper use; (+) marks what that leaves out:
 
     WeightGen    2 N n_sum D + 4 n_sum F D          (+) gate and channel maps 6 n_sum D^2
     GDPA         4 T F D                            and 4 T D^2 with query and output projections

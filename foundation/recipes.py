@@ -29,8 +29,10 @@ class TrainRecipe:
       schedule: the fall, "linear" (docs/log.md) or "cosine" (issue and common practice [I]).
       table_optimizer: of the embedding table: "lazy_adam" (docs/log.md), or "rowwise_adagrad", one accumulator per row,
         as production recommenders train their tables (FBGEMM, `EXACT_ROWWISE_ADAGRAD`) [P-code].
-      precision: "fp32", or "bf16" autocast of the forward pass; it pays on GPUs and for wide models.
-      compile: torch.compile of the model; it pays for runs of many steps, the first steps take a minute.
+      precision: "fp32", or "bf16" autocast of the forward pass: it pays for wide models and on GPUs, and costs small
+        models time, whose steps are calls rather than products.
+      compile: torch.compile of the model: the first steps take minutes, the others are a little faster; dropout then
+        draws other numbers.
       gradient_norm: the dense gradient is clipped to this norm; 0: never. Only outliers reach the default.
       mixing_temperature: 1, the data as they are; above 1 rare cells of surface x task are drawn more often
         (`mixing.py`). mixing_cells: what makes a row belong to a task, a "labels" that counts or a "positives" label.
@@ -195,7 +197,6 @@ def large() -> Recipe:
         schedule="cosine",
         table_optimizer="rowwise_adagrad",
         precision="bf16",
-        compile=True,
         gradient_norm=1.0,
         bucketing_batches=32,
     )
@@ -204,7 +205,13 @@ def large() -> Recipe:
 
 def recipe(name: str) -> Recipe:
     """The recipe of that name; InputError lists the names."""
-    known: dict[str, Callable[[], Recipe]] = {"tiny": tiny, "small": small, "quality": quality, "base": base, "large": large}
+    known: dict[str, Callable[[], Recipe]] = {
+        "tiny": tiny,
+        "small": small,
+        "quality": quality,
+        "base": base,
+        "large": large,
+    }
     if name not in known:
         raise InputError(f"no recipe {name!r}; choose one of {sorted(known)}")
     return known[name]()

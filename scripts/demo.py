@@ -28,9 +28,9 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
+from contracts.provenance import record
 from events.representations import AsOf, RepresentationLog
 from events.store import read_log
-from contracts.provenance import record
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = ".gem-demo"

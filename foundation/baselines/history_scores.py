@@ -2,8 +2,8 @@
 
 Legend: A ads, B batch, T events, C columns of an item, K tasks that the untimed history has labels for, D state width,
 n queried events. It is fitted on the untimed history alone, which precedes the log, so no timed label can leak into it;
-its scores of a timed row read that row's own past, timed events included (quality_anchors.md, "Strongest single model",
-list 1). An untimed event has no score: its label took part in the fit.
+its scores of a timed row read that row's own past, timed events included (docs/kuairand_reference.md, 1).
+An untimed event has no score: its label took part in the fit.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The tree anchor: gradient boosting (LightGBM), one model per task, on history aggregates and static columns.
 
 Legend: n events, A columns. LightGBM is an optional extra that only experiments need. Settings and the rule for the
-number of rounds are those of quality_anchors.md, "Strongest single model", list 6.
+number of rounds are those of docs/kuairand_reference.md, 6.
 """
 
 import math

@@ -81,5 +81,7 @@ def save(drawn: Any, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path, metadata={"Date": None})
+    partial = path.with_name(f".{path.name}.partial")
+    drawn.savefig(partial, format="svg", metadata={"Date": None})
+    os.replace(partial, path)
     plt.close(drawn)

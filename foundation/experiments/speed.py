@@ -19,7 +19,7 @@ from foundation.experiments.timed_case import Case
 
 LENGTHS = (256, 512, 1024, 2048)
 ATTENTIONS: tuple[Attention, ...] = ("full", "window", "block")
-ROUNDS = 5
+ROUNDS = 3
 COLOURS = {"full": "tab:red", "window": "tab:blue", "block": "tab:green"}
 
 INTRO = """

@@ -98,7 +98,7 @@ def test_formula_and_counter_agree_at_large(layout: InputLayout) -> None:
 
 @pytest.mark.parametrize(("attention", "seen"), [("full", 1000), ("window", 201), ("block", 64)])
 def test_the_parts_are_those_of_the_published_model(layout: InputLayout, attention: str, seen: int) -> None:
-    """The literature notes' formulas in full at d 384, T 1000, w 100, F 128, 256 seeds, 32 tokens, k 8."""
+    """The formulas in full, without our additions, at d 384, T 1000, w 100, F 128, 256 seeds, 32 tokens, k 8."""
     d, t, f, sums, seeds, pooled, k = 384, 1000, 128, 16, 256, 32, 8
     base = GemConfig.from_depth(6, history_length=t - 1)
     config = replace(base, attention=attention, window=100, gdpa_projections=True)  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from contracts.provenance import record
 from scripts import demo
 from scripts.demo import TRACKS, Demo
-from contracts.provenance import record
 from tests.conftest import free_port
 
 
