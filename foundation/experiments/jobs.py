@@ -104,6 +104,7 @@ def run_job(job: Job, data: Dataset) -> Outcome:
         "steps": trainer.steps,
         "examples": len(events),
         "parameters": sum(p.numel() for name, p in model.named_parameters() if "table.weight" not in name),
+        "mixing": None if trainer.mixing is None else trainer.mixing.to_json(data.log.schema),
         "loss": float(np.mean(losses[-max(1, len(losses) // 10) :])),
         **({} if trainer.mixing is None else {"mixing": trainer.mixing.to_json(data.log.schema)}),
     }

@@ -56,7 +56,10 @@ def _track(bench: Bench, name: str) -> dict[str, Any]:
 
     experts = replace(chosen, model=replace(chosen.model, domain_experts=EXPERT_WIDTH))
     mixed = {
-        f"temperature {t:g}": replace(chosen, train=replace(chosen.train, mixing_temperature=t)) for t in TEMPERATURES
+        f"temperature {t:g}": replace(
+            chosen, train=replace(chosen.train, mixing_temperature=t, mixing_cells="positives")
+        )
+        for t in TEMPERATURES
     }
     work = {"joint": jobs(chosen), "domain experts": jobs(experts), POOR_ONLY: jobs(chosen, tasks=poor)}
     work |= {key: jobs(recipe) for key, recipe in mixed.items()}
