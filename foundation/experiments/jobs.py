@@ -7,6 +7,7 @@ on where it was, and two experiments that need the same model share it.
 import hashlib
 import json
 import os
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -69,7 +70,8 @@ def outcomes(jobs: list[Job], work: Path, *, workers: int) -> dict[Job, Outcome]
     if missing:
         for name in dict.fromkeys(job.data for job in missing):
             dataset(name, work)  # once, before the processes race for it
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        context = get_context("spawn")
+        with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
             running = [pool.submit(_run_and_keep, job, work) for job in missing]
             for done in track(as_completed(running), total=len(running), title="models"):
                 done.result()
@@ -106,7 +108,6 @@ def run_job(job: Job, data: Dataset) -> Outcome:
         "parameters": sum(p.numel() for name, p in model.named_parameters() if "table.weight" not in name),
         "mixing": None if trainer.mixing is None else trainer.mixing.to_json(data.log.schema),
         "loss": float(np.mean(losses[-max(1, len(losses) // 10) :])),
-        **({} if trainer.mixing is None else {"mixing": trainer.mixing.to_json(data.log.schema)}),
     }
     return Outcome(predict(model, judged), cost)
 
@@ -130,6 +131,17 @@ def _restricted(targets: Targets, job: Job, data: Dataset) -> Targets:
         return targets
     kept = torch.tensor([task.name in job.tasks for task in data.log.schema.tasks])
     return Targets(targets.label_nK * kept, targets.counts_nK & kept)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: a killed experiment must not go on training behind its back."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run_and_keep(job: Job, work: Path) -> None:

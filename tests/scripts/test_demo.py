@@ -1,13 +1,9 @@
 """The demo's own promises: a failing step stops it with its code, what it starts is stopped, foreign files are kept."""
 
-import json
-import re
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from contracts.provenance import record
 from scripts import demo
 from scripts.demo import TRACKS, Demo
 from tests.conftest import free_port
@@ -75,15 +71,3 @@ def test_kuairand_dir_is_named_to_the_command(monkeypatch: pytest.MonkeyPatch) -
     assert demo.track_of("smoke") == TRACKS["smoke"]
     monkeypatch.delenv("KUAIRAND_DIR")
     assert demo.track_of("kuairand") == TRACKS["kuairand"]
-
-
-def test_recorded_figures_name_command_commit_machine_and_date(tmp_path: Path) -> None:
-    file = tmp_path / "demo.json"
-    record(file, command="make demo", figures={"ne": {"click": {"base": 0.9}}}, cost={"seconds": 1})
-    recorded = json.loads(file.read_text())
-    assert recorded["command"] == "make demo"
-    assert re.fullmatch(r"[0-9a-f]{40}(\+changes)?", recorded["commit"])
-    assert recorded["machine"]["cores"] > 0
-    assert datetime.fromisoformat(recorded["date"]).tzinfo is not None
-    assert recorded["ne"] == {"click": {"base": 0.9}}
-    assert [path.name for path in tmp_path.iterdir()] == ["demo.json"]

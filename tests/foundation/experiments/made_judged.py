@@ -23,7 +23,7 @@ def made_judged(*, seed: int = 0, surfaces: int = 2) -> tuple[Judged, np.ndarray
 
 def noisy(logit_T: np.ndarray, noise: float, *, seeds: int = 3) -> list[Outcome]:
     """Outcomes of a model that errs by so much on the logit scale, by seed."""
-    drawn = [np.random.default_rng(seed).normal(size=len(logit_T)) for seed in range(seeds)]
+    drawn = [np.random.default_rng(1000 + seed).normal(size=len(logit_T)) for seed in range(seeds)]
     return [outcome(_sigmoid(logit_T + noise * one)) for one in drawn]
 
 

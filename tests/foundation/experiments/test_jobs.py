@@ -139,7 +139,7 @@ def test_a_worker_process_gives_what_this_process_gives(job: Job, tiny_data: Dat
     assert ((there.soft > 0) & (there.soft < 1)).all()
     assert there.cost["steps"] == here.cost["steps"] > 1
     assert there.cost["loss"] == pytest.approx(here.cost["loss"], abs=1e-6)
-    assert "mixing" not in there.cost
+    assert there.cost["mixing"] is None
 
 
 def test_seeds_differ_and_stop_rows_limits_training(job: Job, tiny_data: Dataset) -> None:

@@ -28,12 +28,12 @@ def with_ne(rows: Judged, wanted: float) -> np.ndarray:
     return np.full(len(rows.y), low)
 
 
-def made_outcomes(rows: Judged, *, seed_sd: float = 0.0) -> dict[str, list[list[Outcome]]]:
-    """Three seeds of each size of each model, exactly on its line but for the seeds' noise."""
+def made_outcomes(rows: Judged, *, seeds: int = 3, seed_sd: float = 0.0) -> dict[str, list[list[Outcome]]]:
+    """Seeds of each size of each model, exactly on its line but for the seeds' noise."""
     rng = np.random.default_rng(0)
     return {
         family: [
-            [outcome(with_ne(rows, INTERCEPT - slope * decade + seed_sd * rng.normal())) for _ in range(3)]
+            [outcome(with_ne(rows, INTERCEPT - slope * decade + seed_sd * rng.normal())) for _ in range(seeds)]
             for decade in DECADES
         ]
         for family, slope in SLOPES.items()
@@ -65,7 +65,7 @@ def test_each_model_s_own_compute_counts(rows: Judged) -> None:
 
 def test_intervals_hold_the_truth_under_noise_and_grow_with_it(rows: Judged) -> None:
     plain = _fits(rows, made_outcomes(rows), dict.fromkeys(SLOPES, FLOPS))
-    noisy = _fits(rows, made_outcomes(rows, seed_sd=0.004), dict.fromkeys(SLOPES, FLOPS))
+    noisy = _fits(rows, made_outcomes(rows, seeds=8, seed_sd=0.004), dict.fromkeys(SLOPES, FLOPS))
     for family, slope in SLOPES.items():
         one = noisy[family]["slope"]
         assert one["low"] < slope < one["high"]
