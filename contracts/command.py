@@ -37,7 +37,7 @@ def run(main: Callable[[], Any]) -> NoReturn:
 
 def report(result: dict[str, Any]) -> None:
     """Print the result as one JSON line: the last line of standard output (NaN becomes null)."""
-    print(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False), flush=True)
+    print(json.dumps(finite(result), ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def track(
@@ -75,11 +75,12 @@ def _told(error: OSError) -> str:
     return said if error.filename is None else f"{os.fsdecode(error.filename)}: {said}"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: NaN and infinite numbers become null, tuples lists."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

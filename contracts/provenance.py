@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from contracts.command import finite
+
 
 def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str, Any]) -> None:
     """Write the comparison's figures with command, commit, machine and date."""
@@ -27,7 +29,7 @@ def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str,
         "machine": {**machine, **versions},
     }
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps({**provenance, **cost, **figures}, indent=1) + "\n")
+    partial.write_text(json.dumps(finite({**provenance, **cost, **figures}), indent=1, allow_nan=False) + "\n")
     os.replace(partial, path)
 
 

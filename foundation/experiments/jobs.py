@@ -73,8 +73,12 @@ def outcomes(jobs: list[Job], work: Path, *, workers: int) -> dict[Job, Outcome]
         context = get_context("spawn")
         with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
             running = [pool.submit(_run_and_keep, job, work) for job in missing]
-            for done in track(as_completed(running), total=len(running), title="models"):
-                done.result()
+            try:
+                for done in track(as_completed(running), total=len(running), title="models"):
+                    done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # say what failed now, not after hours of other models
+                raise
     return {job: _read(_path(job, work)) for job in jobs}
 
 

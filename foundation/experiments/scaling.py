@@ -151,8 +151,11 @@ def _fits(rows: Judged, outcomes: dict[str, list[list[Outcome]]], flops: dict[st
         mean = weight_U @ positive_U / (weight_U @ count_U)
         spread_ = -mean * np.log(mean) - (1 - mean) * np.log1p(-mean)
         for family, loss in loss_SU.items():
-            seeds = rng.integers(0, loss.shape[1], loss.shape[1]) if number else np.arange(loss.shape[1])
-            ne_Z = (loss[:, seeds] @ weight_U).mean(axis=1) / (weight_U @ count_U) / spread_
+            sizes, runs = loss.shape[:2]
+            # each size was trained on its own, so each draws its own seeds
+            seed_ZS = rng.integers(0, runs, (sizes, runs)) if number else np.tile(np.arange(runs), (sizes, 1))
+            loss_ZS = np.take_along_axis(loss @ weight_U, seed_ZS, axis=1)
+            ne_Z = loss_ZS.mean(axis=1) / (weight_U @ count_U) / spread_
             slope, level = np.polyfit(decades[family], ne_Z, 1)
             drawn[family].append((-float(slope), float(level)))
     slopes = {family: np.array([slope for slope, _ in some]) for family, some in drawn.items()}

@@ -1,5 +1,6 @@
 """A job is known by all that determines its numbers, done once, and never read half-written."""
 
+import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from foundation.experiments.data import Dataset
 from foundation.experiments.jobs import Job, Outcome, outcomes, run_job
 from foundation.experiments.tree_job import TreesArm
 from foundation.recipes import tiny
+from foundation.trainer import Trainer
 
 JOB = Job("smoke", tiny().model, tiny().train, Period("fit", 0, 10), Period("judge", 10, 20), 0)
 
@@ -42,7 +44,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seeds.append(job.seed)
         return Outcome(np.full((3, 2), job.seed, dtype=np.float32), {"seed": job.seed})
 
-    def in_process(workers: int, mp_context: object) -> Executor:
+    def in_process(workers: int, *options: object, **more: object) -> Executor:
         return ThreadPoolExecutor(1)
 
     monkeypatch.setattr(jobs, "run_job", run)
@@ -127,6 +129,13 @@ def test_a_half_written_file_is_never_read_as_finished(
     assert computed == [0, 0]
 
 
+def test_a_worker_ends_when_the_command_that_started_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("os._exit", lambda code: ended.set())
+    jobs._end_with(-1)
+    assert ended.wait(10)
+
+
 # ---- what a job does --------------------------------------------------------------------------------------------
 
 
@@ -153,7 +162,7 @@ def test_a_task_that_is_left_out_does_not_teach(job: Job, tiny_data: Dataset, mo
     names = [task.name for task in tiny_data.log.schema.tasks]
     counted = []
 
-    class Watched(jobs.Trainer):
+    class Watched(Trainer):
         def __init__(self, model: Any, recipe: Any, source: Any, targets: Any, *, seed: int) -> None:
             counted.append({name: int(targets.counts_nK[:, k].sum()) for k, name in enumerate(names)})
             super().__init__(model, recipe, source, targets, seed=seed)

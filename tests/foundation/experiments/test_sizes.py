@@ -1,5 +1,7 @@
 """The width that comes nearest to a target of compute, its FLOPs as torch counts them."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -53,7 +55,7 @@ def test_flops_are_those_that_torch_counts_for_one_example(family: str, layout: 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_each_width_gives_a_config_of_that_width(width: int) -> None:
-    kinds = {"Kunlun": GemConfig, "InterFormer": InterFormerConfig, "Wukong": WukongConfig}
+    kinds: dict[str, Any] = {"Kunlun": GemConfig, "InterFormer": InterFormerConfig, "Wukong": WukongConfig}
     assert set(kinds) == set(FAMILIES)
     for family, kind in kinds.items():
         config = FAMILIES[family](width, 3)
