@@ -33,11 +33,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "block attention": {"attention": "block"},
     "CompSkip": {"compskip": True},
     "one expert": {"experts": 1},
-    "no rotary time": {"time": replace(TimeEncoding(), rotary=False)},
     "no time or position at all": {"time": NO_TIME},
     "no pair products": {"pair_products": False},
     "no first-order weights": {"first_order": False},
-    "interaction reads the summary tokens": {"global_input": "x_sum"},
 }
 """What each arm changes of the whole model; the base attends within a window."""
 JUDGED_AT_LENGTH = (

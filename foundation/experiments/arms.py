@@ -44,15 +44,6 @@ def tree_arm(*, history_scores: bool = False) -> Arm:
     return Arm(name, TreesArm(history_scores=history_scores), None)
 
 
-def extra_arms(arms: list[Arm]) -> list[Arm]:
-    """What GEM's expert of the aggregates is worth to another model: DIN with the expert."""
-    return [
-        Arm("DIN all + expert", replace(arm.model, aggregate_path="expert"), arm.train)
-        for arm in arms
-        if arm.name == "DIN all"
-    ]
-
-
 def _config(model: Model) -> Any:
     if model == "GEM":
         return quality().model

@@ -36,7 +36,8 @@ from foundation.trainer import Trainer
 class Job:
     """A model, its training, the periods that fit and judge it, and a seed.
 
-    `tasks` trains only those tasks (all others are masked), `surface` only rows of that surface; both judge all rows.
+    `tasks` trains only those tasks (all others are masked); `surface` fits and judges only rows of that surface, whose
+    other predictions are NaN.
     `stop_rows` limits training to the first so many rows, for tuning.
     """
 
@@ -86,8 +87,10 @@ def run_job(job: Job, data: Dataset) -> Outcome:
     """Fit and predict, in this process and on one thread."""
     torch.set_num_threads(1)
     fit, judge = data.rows(job.fit), data.rows(job.judge)
+    judged_rows = np.ones(len(judge), dtype=bool)
     if job.surface is not None:
-        fit = fit[data.log.surface[fit] == data.log.schema.surfaces.index(job.surface)]
+        code = data.log.schema.surfaces.index(job.surface)
+        fit, judged_rows = fit[data.log.surface[fit] == code], data.log.surface[judge] == code
     fit = fit[: job.stop_rows]
     if isinstance(job.model, TreesArm):
         started = time.perf_counter()
@@ -96,7 +99,7 @@ def run_job(job: Job, data: Dataset) -> Outcome:
     assert job.train is not None
     untimed = untimed_events(data.log, per_user=job.train.untimed_per_user, before_ms=job.fit.start_ms, seed=job.seed)
     events = np.concatenate([untimed, fit])
-    source, judged = _sources(job, data, events, judge)
+    source, judged = _sources(job, data, events, judge[judged_rows])
     targets = _restricted(Targets.of(data.tensors, events, as_of_ms=job.fit.end_ms), job, data)
     torch.manual_seed(job.seed)
     model = build(data.tensors.layout, job.model)
@@ -113,7 +116,9 @@ def run_job(job: Job, data: Dataset) -> Outcome:
         "mixing": None if trainer.mixing is None else trainer.mixing.to_json(data.log.schema),
         "loss": float(np.mean(losses[-max(1, len(losses) // 10) :])),
     }
-    return Outcome(predict(model, judged), cost)
+    soft = np.full((len(judge), len(data.log.schema.tasks)), np.nan, dtype=np.float32)
+    soft[judged_rows] = predict(model, judged)
+    return Outcome(soft, cost)
 
 
 def _sources(job: Job, data: Dataset, events: np.ndarray, judge: np.ndarray) -> tuple[BatchSource, BatchSource]:

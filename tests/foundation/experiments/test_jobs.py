@@ -176,12 +176,14 @@ def test_a_task_that_is_left_out_does_not_teach(job: Job, tiny_data: Dataset, mo
     assert all(count == 0 for name, count in alone.items() if name != "conversion")
 
 
-def test_a_surface_trains_on_its_rows_and_all_rows_are_judged(job: Job, tiny_data: Dataset) -> None:
+def test_a_surface_is_fitted_and_judged_on_its_own_rows(job: Job, tiny_data: Dataset) -> None:
     log, name = tiny_data.log, tiny_data.log.schema.surfaces[1]
     here = int((log.surface[tiny_data.rows(job.fit)] == 1).sum())
     alone = run_job(replace(job, surface=name, stop_rows=None), tiny_data)
     assert alone.cost["examples"] == here < len(tiny_data.rows(job.fit))
-    assert len(alone.soft) == len(tiny_data.rows(job.judge))
+    judged = log.surface[tiny_data.rows(job.judge)] == 1
+    assert np.isfinite(alone.soft[judged]).all()
+    assert np.isnan(alone.soft[~judged]).all()
 
 
 def test_mixing_weights_stand_in_the_cost(job: Job, tiny_data: Dataset) -> None:

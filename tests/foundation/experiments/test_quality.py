@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foundation.experiments.arms import GRID, NEURAL, extra_arms, neural_arm, tree_arm
+from foundation.experiments.arms import GRID, NEURAL, neural_arm, tree_arm
 from foundation.experiments.compare import Judged
 from foundation.experiments.jobs import Outcome
 from foundation.experiments.quality import GEM, NON_INFERIOR, _differences, _target
@@ -39,7 +39,7 @@ def test_an_interval_with_zero_misses_it_and_names_the_model() -> None:
 def test_gem_s_own_arms_are_no_baselines_and_all_others_are() -> None:
     found = found_with(0.5, GEM_rows=0.1, DIN_rows=1.5)
     assert target(found)["met"] is True
-    assert target({**found, "DIN all + expert": noisy(LOGIT_T, 0.0)})["missed_against"] == ["DIN all + expert"]
+    assert target({**found, "DIN all": noisy(LOGIT_T, 0.0)})["missed_against"] == ["DIN all"]
 
 
 def test_a_rare_task_asks_for_non_inferiority_alone() -> None:
@@ -83,13 +83,6 @@ def test_arms_with_the_same_inputs_read_the_same_information(model: str) -> None
     assert replace(everything.train, untimed_per_user=0) == rows.train
 
 
-def test_other_arms_are_din_with_gem_s_expert_and_two_tree_models() -> None:
-    din = neural_arm("DIN", "all", aggregates=40, batch_rows=64, rate=1e-3)
-    bst = neural_arm("BST", "all", aggregates=40, batch_rows=64, rate=1e-3)
-    (extra,) = extra_arms([din, bst])
-    assert (extra.name, extra.model.aggregate_path) == ("DIN all + expert", "expert")
-    assert din.model.aggregate_path == "tokens"
-    trees = (tree_arm(), tree_arm(history_scores=True))
-    assert [arm.model.history_scores for arm in trees] == [False, True]
-    assert trees[0].name != trees[1].name
-    assert [arm.train for arm in trees] == [None, None]
+def test_the_tree_arm_may_read_the_history_gru() -> None:
+    assert not tree_arm().model.history_scores
+    assert tree_arm(history_scores=True).model.history_scores
