@@ -16,21 +16,25 @@ from contracts.command import finite
 
 def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str, Any]) -> None:
     """Write the comparison's figures with command, commit, machine and date."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "-uno", "--", ".", ":!results"], capture_output=True, text=True, check=True
-    )
     machine = {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform(), "python": sys.version}
     versions = {name: version(name) for name in ("torch", "numpy", "onnxruntime")}
     provenance = {
         "command": command,
-        "commit": commit + ("+changes" if changed.stdout else ""),
+        "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**machine, **versions},
     }
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(finite({**provenance, **cost, **figures}), indent=1, allow_nan=False) + "\n")
     os.replace(partial, path)
+
+
+def commit() -> str:
+    """The checkout's commit, with `+changes` where tracked files outside results differ from it."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs/results"]
+    changed = subprocess.run(status, capture_output=True, text=True, check=True)
+    return head + ("+changes" if changed.stdout else "")
 
 
 def processor() -> str:

@@ -46,12 +46,13 @@ class SetSummary(nn.Module):
 
 
 class SequenceSummary(nn.Module):
-    """S_sum = Gating([CLS; PMA; newest]): what the CLS tokens gathered, learned queries, and the newest events."""
+    """S_sum = Gating([CLS; PMA; newest]): what the CLS tokens gathered, learned queries, and the newest events, before
+    which stands the request's own impression."""
 
     def __init__(self, config: InterFormerConfig) -> None:
         super().__init__()
-        self.cls, self.recent = config.summary_tokens, config.recent_tokens
-        self.tokens = config.summary_tokens + config.pma_tokens + config.recent_tokens
+        self.cls, self.recent = config.summary_tokens, 1 + config.recent_tokens
+        self.tokens = self.cls + config.pma_tokens + self.recent
         queries = config.pma_tokens
         self.pma = AttentionPooling(dim=config.dim, heads=config.heads, queries=queries) if queries else None
         self.norm = nn.RMSNorm(config.dim)

@@ -1,4 +1,4 @@
-"""InterFormer's Interaction Arch: one DHEN layer over the set tokens and the summary of the sequence.
+"""InterFormer's Interaction Arch: one DHEN layer over the set tokens and the summary of the sequence, then an MLP.
 
 Legend: B batch, N set tokens, J = N + S tokens in, D width, R tokens that enter dot products. Source: InterFormer
 (2411.09852), whose benchmark takes DHEN (2203.11014): Norm(Ensemble(DOT, DCN) + shortcut MLP).
@@ -52,9 +52,10 @@ class LowRankCross(nn.Module):
 
 
 class InteractionArch(nn.Module):
-    """X' = Norm(concat(DOT, DCN) + LCE([X; S_sum])), N tokens again: half of them from the dot products.
+    """X' = MLP(Norm(concat(DOT, DCN) + LCE([X; S_sum]))), N tokens again: half of them from the dot products.
 
-    The shortcut is linear over the token axis, since the numbers of tokens differ (DHEN, equation 4).
+    The shortcut is linear over the token axis, since the numbers of tokens differ (DHEN, equation 4). The MLP acts on
+    every token and has a residual, which the paper does not print.
     """
 
     def __init__(self, config: InterFormerConfig, *, set_tokens: int, summary_tokens: int) -> None:
@@ -64,10 +65,11 @@ class InteractionArch(nn.Module):
         self.cross = LowRankCross(config, tokens=tokens, slots=set_tokens - half)
         self.shortcut = nn.Linear(tokens, set_tokens)
         self.norm = nn.LayerNorm(config.dim)
+        self.mlp = nn.Sequential(nn.Linear(config.dim, config.dim), nn.SiLU(), nn.Linear(config.dim, config.dim))
 
     def forward(self, x_BND: Tensor, s_sum_BSD: Tensor) -> Tensor:
         """x [B, N, D] and the summary [B, S, D] of the same layer -> [B, N, D]."""
         joint_BJD = torch.cat([x_BND, s_sum_BSD], dim=1)
         ensemble_BND = torch.cat([self.dot(joint_BJD), self.cross(joint_BJD)], dim=1)
         mixed_BND: Tensor = self.norm(ensemble_BND + self.shortcut(joint_BJD.transpose(1, 2)).transpose(1, 2))
-        return mixed_BND
+        return mixed_BND + self.mlp(mixed_BND)

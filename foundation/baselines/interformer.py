@@ -48,7 +48,6 @@ class InterFormer(Baseline):
             channels = self.tokens.event.in_features
             mask = MaskNet(channels, hidden=config.mask_hidden, dim=config.dim)
             self.tokens.event = mask  # type: ignore[assignment]  # in the place of the one linear map
-        self.cls_summary = SetSummary(config, tokens=self.set_tokens)
         self.layers = nn.ModuleList(InterFormerLayer(config, set_tokens=self.set_tokens) for _ in range(config.layers))
         self.set_summary = SetSummary(config, tokens=self.set_tokens)
         self.sequence_summary = SequenceSummary(config)
@@ -57,7 +56,9 @@ class InterFormer(Baseline):
 
     def logits(self, s_BTD: Tensor, x_BND: Tensor, mask_BT: Tensor) -> Tensor:
         """Logits [B, K]."""
-        cls_BMD = self.cls_summary(x_BND)
+        first = self.layers[0]
+        assert isinstance(first, InterFormerLayer)
+        cls_BMD = first.set_summary(x_BND)  # the first layer's X_sum, prepended once
         s_BTD = torch.cat([cls_BMD, s_BTD], dim=1)
         mask_BT = torch.cat([mask_BT.new_ones(cls_BMD.shape[:2]), mask_BT], dim=1)
         for layer in self.layers:

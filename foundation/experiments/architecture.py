@@ -33,6 +33,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "block attention": {"attention": "block"},
     "CompSkip": {"compskip": True},
     "one expert": {"experts": 1},
+    "attentive FM projection": {"attentive_fm": True},
     "no time or position at all": {"time": NO_TIME},
     "no pair products": {"pair_products": False},
     "no first-order weights": {"first_order": False},
@@ -96,7 +97,8 @@ def _kuairand_base() -> Recipe:
 
 
 def _towers(model: GemConfig, tasks: list[str]) -> tuple[Tower, ...]:
-    """Clicked events with the stack's own sizes, impressions with half of width, layers, tokens and length."""
+    """Half of the history each: events with a known positive at the stack's own sizes; impressions at half of its
+    width, heads, tokens and window, one layer less."""
     sizes = {"dim": model.dim, "heads": model.heads, "layers": model.layers, "pooled_tokens": model.pooled_tokens}
     half = {"dim": model.dim // 2, "heads": max(1, model.heads // 2), "layers": max(1, model.layers - 1)}
     rich = Tower(types=tuple(tasks), window=model.window, length=model.history_length // 2, **sizes)

@@ -17,8 +17,6 @@ GRID = ((64, 1e-3), (64, 2e-3))
 an independent harness on this split lie."""
 Model = Literal["GEM", "InterFormer", "Wukong", "DIN", "DIEN", "BST", "DCNv2"]
 NEURAL: tuple[Model, ...] = get_args(Model)
-ALL_INPUTS: tuple[Model, ...] = ("GEM", "DIN")
-"""Models that stand with `all` too: GEM, and the baseline that is best on 30 April."""
 LARGE_BATCH = (256, 3e-3)
 """The setting of MovieLens-1M for every model, untuned."""
 

@@ -33,6 +33,8 @@ class Bench:
     smoke: bool
     command: str
     started: float = field(default_factory=time.monotonic)
+    commits: set[str] = field(default_factory=set)
+    """Commits that made the models used so far."""
 
     def data(self, name: str) -> Dataset:
         """The dataset, or a small world in its place in a smoke run."""
@@ -53,31 +55,37 @@ class Bench:
         fit: Period,
         judge: Period,
         seeds: tuple[int, ...] | None = None,
-        **rest: Any,
     ) -> dict[str, list[Outcome]]:
         """Name of the arm -> outcome of each seed; finished ones come from the work folder."""
         chosen = self.seeds if seeds is None else seeds
         stop = 512 if self.smoke else None
         jobs = {
-            (arm.name, seed): Job(
-                self.data_name(data), arm.model, arm.train, fit, judge, seed, **{"stop_rows": stop, **rest}
-            )
+            (arm.name, seed): Job(self.data_name(data), arm.model, arm.train, fit, judge, seed, stop_rows=stop)
             for arm in arms
             for seed in chosen
         }
-        done = outcomes(list(jobs.values()), self.work, workers=self.workers)
+        done = self._done(list(jobs.values()))
         return {arm.name: [done[jobs[arm.name, seed]] for seed in chosen] for arm in arms}
 
     def fit_jobs(self, jobs: dict[str, list[Job]]) -> dict[str, list[Outcome]]:
         """The same for jobs of the caller's own making, by name."""
         stop = 512 if self.smoke else None
         ready = {name: [replace(job, stop_rows=job.stop_rows or stop) for job in some] for name, some in jobs.items()}
-        done = outcomes([job for some in ready.values() for job in some], self.work, workers=self.workers)
+        done = self._done([job for some in ready.values() for job in some])
         return {name: [done[job] for job in some] for name, some in ready.items()}
+
+    def _done(self, jobs: list[Job]) -> dict[Job, Outcome]:
+        done = outcomes(jobs, self.work, workers=self.workers)
+        self.commits.update(str(outcome.cost.get("commit", "unknown")) for outcome in done.values())
+        return done
 
     def write(self, name: str, figures: dict[str, Any], *, title: str, intro: str, body: str) -> dict[str, Any]:
         """The JSON and the page; returns what the command reports."""
-        cost = {"seeds": len(self.seeds), "seconds_of_last_run": round(time.monotonic() - self.started, 1)}
+        cost = {
+            "seeds": len(self.seeds),
+            "seconds_of_last_run": round(time.monotonic() - self.started, 1),
+            "models_of_commits": sorted(self.commits),
+        }
         held = pages.write(name, command=self.command, figures=figures, cost=cost, root=self.root)
         path = pages.page(name, title=title, intro=intro, body=body, held=held, root=self.root)
         return {"page": str(path), "raw": str(self.root / pages.RESULTS / f"gem_{name}.json")}

@@ -1,7 +1,8 @@
 """One job: a model fitted on one period and its predictions on another, done once and kept in the work folder.
 
-Legend: n judged rows, K tasks. A job's key is the hash of all that determines its numbers, so a killed experiment goes
-on where it was, and two experiments that need the same model share it.
+Legend: n judged rows, K tasks. A job's key is the hash of its settings, so a killed experiment goes on where it was,
+and two experiments that need the same model share it. Code and data are not in the key: every outcome keeps the
+commit that made it, pages list them, and a change that matters asks for a fresh work folder.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from contracts.command import track
+from contracts.provenance import commit
 from events.splits import Period
 from foundation.batch import BatchSource
 from foundation.curriculum import untimed_events
@@ -38,7 +40,7 @@ class Job:
 
     `tasks` trains only those tasks (all others are masked); `surface` fits and judges only rows of that surface, whose
     other predictions are NaN.
-    `stop_rows` limits training to the first so many rows, for tuning.
+    `stop_rows` limits training to the first so many rows, for smoke runs.
     """
 
     data: str
@@ -107,7 +109,7 @@ def run_job(job: Job, data: Dataset) -> Outcome:
     started = time.perf_counter()
     losses = [trainer.step(step) for step in range(trainer.steps)]
     seconds = time.perf_counter() - started
-    cost = {
+    cost: dict[str, Any] = {
         "seconds": round(seconds, 2),
         "examples_per_s": round(len(events) / seconds, 1),
         "steps": trainer.steps,
@@ -160,7 +162,7 @@ def _run_and_keep(job: Job, work: Path) -> None:
     outcome = run_job(job, dataset(job.data, work))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    np.savez(partial, soft=outcome.soft, cost=json.dumps(outcome.cost))
+    np.savez(partial, soft=outcome.soft, cost=json.dumps({**outcome.cost, "commit": commit()}))
     os.replace(partial, path)
 
 

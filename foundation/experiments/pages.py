@@ -28,6 +28,7 @@ def page(name: str, *, title: str, intro: str, body: str, held: dict[str, Any], 
         [
             ("command", f"`{held['command']}`"),
             ("commit", held["commit"]),
+            ("models trained at", ", ".join(one[:12] for one in held.get("models_of_commits", [])) or "the same"),
             ("date", held["date"]),
             (
                 "machine",

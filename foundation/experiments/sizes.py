@@ -18,8 +18,9 @@ from foundation.models import build
 
 HISTORY_LENGTH = 32
 WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320)
-LAYERS = {1e5: 1, 3.2e5: 1, 1e6: 2, 3.2e6: 3, 1e7: 4}
-"""Depth at each target: it grows with compute, as all three papers scale it."""
+LAYERS = {1e5: 2, 3.2e5: 2, 1e6: 2, 3.2e6: 3, 1e7: 4}
+"""Depth at each target: it grows with compute, as all three papers scale it. Two layers at least: a stack's last
+layer has no reader for its attention, so that one layer would have none."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def _embedding(width: int) -> int:
 
 
 def kunlun(width: int, layers: int) -> GemConfig:
-    """Ratios of `GemConfig.from_depth`: F a third of the width, two thirds of it seeds, an expert per two layers."""
+    """Close to the ratios of `GemConfig.from_depth`: F a third of the width, two thirds of it seeds, an expert per two
+    layers. Without the factorisation machine on raw tokens, which the other families do not have."""
     pooled = max(2, round(width / 12))
     return GemConfig(
         dim=width,
@@ -59,6 +61,7 @@ def kunlun(width: int, layers: int) -> GemConfig:
         pooled_tokens=pooled,
         kron_rank=max(2, pooled // 4),
         window=8,
+        pair_products=False,
         experts=1 + layers // 2,
         fm_rank=max(4, width // 4),
         fm_hidden=4 * width,

@@ -28,10 +28,10 @@ def test_a_sequence_is_its_cls_tokens_poolings_and_newest_events() -> None:
     summary = SequenceSummary(replace(CONFIG, gating="none"))
     s, mask = torch.randn(1, 3 + 4, 4), torch.tensor([[True] * 4 + [False] * 3])  # one event, three of padding
     tokens, normed = summary(s, mask), summary.norm(s)
-    assert tokens.shape == (1, 7, 4)
+    assert tokens.shape == (1, 8, 4)
     torch.testing.assert_close(tokens[:, :3], normed[:, :3])
     torch.testing.assert_close(tokens[:, 5], normed[:, 3])
-    assert not tokens[:, 6].any()
+    assert not tokens[:, 6:].any()
 
 
 def test_padding_is_not_pooled() -> None:

@@ -35,7 +35,7 @@ def test_the_nearest_of_all_widths_is_found(
     family: str, layout: InputLayout, batch: GemBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sizes, "WIDTHS", SMALL_WIDTHS)
-    counted = {width: sizes._counted(family, width, 1, layout, batch)[1] for width in SMALL_WIDTHS}
+    counted = {width: sizes._counted(family, width, LAYERS[1e5], layout, batch)[1] for width in SMALL_WIDTHS}
     assert sorted(counted.values()) == list(counted.values())  # or the search could not stop early
     for target in (1e5, 3.2e5):
         found = sized(family, target, layout, batch)
