@@ -3,6 +3,8 @@
 Legend: n rows in time order, a batch is `batch_rows` consecutive rows of an order, a window some consecutive batches.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,6 +37,14 @@ def bucketed_order(length_n: Tensor, *, batch_rows: int, window_batches: int | N
     place = np.empty(len(first), dtype=np.int64)
     place[np.lexsort((mean_time, window[first]))] = np.arange(len(first))
     return torch.from_numpy(by_length[np.lexsort((by_length, place[batch]))])
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Share of padding among the sequence tokens of a pass: of batches in time order, and of those it takes."""
+
+    in_time_order: float
+    bucketed: float
 
 
 def padding_share(length_n: Tensor, order: Tensor, *, batch_rows: int) -> float:

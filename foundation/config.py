@@ -72,7 +72,7 @@ class GemConfig:
       pffn: "gdpa", a personalised FFN [P-fig]; "plain", one FFN for all examples with the same width and FLOPs; "none".
       pooling: "hsp", over-complete seeds, then `compression` [S]; "pma", P learned queries and no compression.
       compression: "sumkron", k terms of a Kronecker sum [S]; "linear", one map S -> P on the token axis. A full map
-        S D -> P D is out of the question: 1.2e9 weights at `large_model`.
+        S D -> P D is out of the question: 1.2e9 weights at `presets.large_model`.
       compskip: even layers run WeightGen, PFFN and a fresh pooling, odd layers self attention and keep the last
         summary [S]; global interaction runs in all [S1].
       personalisation: towers per event type; empty: one tower for all events [S1].
@@ -189,7 +189,7 @@ class GemConfig:
 
     @classmethod
     def from_depth(cls, depth: int, *, aspect: int = 64, history_length: int = 512) -> "GemConfig":
-        """One dial: all sizes from the number of layers. At an aspect of 64, depth 6 is `large_model` but for CompSkip.
+        """One dial: all sizes from the number of layers. At an aspect of 64, depth 6 has the sizes of `large_model`.
 
         The width is aspect * depth and a head is about 2 * aspect wide. F is a third of the width and n_sum a 24th;
         two thirds of the width are seeds, 8 for every pooled token, and a quarter of the pooled tokens is the Kronecker
@@ -238,77 +238,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "aggregate_path": get_args(AggregatePath),
 }
 """Values of each switch that is not a number, a flag or a record."""
-
-
-def tiny_model() -> GemConfig:
-    """For tests and smoke runs: seconds on one core."""
-    return GemConfig(
-        dim=16,
-        heads=2,
-        layers=2,
-        embedding_dim=8,
-        history_length=16,
-        pffn_hidden=8,
-        summary_tokens=4,
-        seeds=8,
-        pooled_tokens=4,
-        kron_rank=2,
-        window=4,
-        experts=2,
-        fm_rank=4,
-        fm_hidden=32,
-        head_hidden=(64, 32),
-    )
-
-
-def small_model() -> GemConfig:
-    """For two CPU cores. Chosen on 30 April of KuaiRand and on the synthetic demo world (docs/log.md)."""
-    return GemConfig(
-        dim=32,
-        heads=2,
-        layers=2,
-        embedding_dim=16,
-        history_length=30,
-        pffn_hidden=32,
-        summary_tokens=8,
-        seeds=16,
-        pooled_tokens=8,
-        kron_rank=4,
-        window=8,
-        experts=2,
-        fm_rank=8,
-        fm_hidden=64,
-        head_hidden=(128, 64),
-        dropout=0.1,
-    )
-
-
-def base_model() -> GemConfig:
-    """A proposal for a CPU from readers of the paper: d 64, four layers, F 32, 32 seeds for 8 tokens, CompSkip."""
-    return GemConfig(
-        dim=64,
-        heads=4,
-        layers=4,
-        embedding_dim=16,
-        history_length=64,
-        pffn_hidden=32,
-        summary_tokens=16,
-        seeds=32,
-        pooled_tokens=8,
-        kron_rank=4,
-        window=16,
-        experts=2,
-        fm_rank=16,
-        fm_hidden=128,
-        head_hidden=(256, 128),
-        dropout=0.1,
-        compskip=True,
-    )
-
-
-def large_model() -> GemConfig:
-    """For one GPU: `from_depth(6)` with CompSkip. d 384, 3 heads, F 128, 256 seeds for 32 tokens, blocks of 64."""
-    return GemConfig(**{**vars(GemConfig.from_depth(6)), "compskip": True})
 
 
 def _positive(record: GemConfig | Tower, *names: str) -> None:

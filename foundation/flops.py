@@ -174,8 +174,8 @@ def _head(config: GemConfig, layout: InputLayout, *, set_tokens: int) -> int:
 def count_flops(model: nn.Module, batch: GemBatch) -> int:
     """FLOPs of a forward pass over a batch, of any model, by torch's counter.
 
-    The counter sees matrix products and fused attention; fused kernels of one's own are to register theirs
-    with torch.utils.flop_counter.
+    The counter sees matrix products, fused attention and what fused kernels register, as GDPA's do: they count as the
+    products that they replace, and of a window the band alone, not what the eager back end computes in vain.
     """
     return flops_by_module(model, batch)[""]
 

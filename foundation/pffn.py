@@ -7,17 +7,15 @@ d head width. Source: Kunlun figure 1 (wiring), Meta's FlashNormAttention post (
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from foundation.config import Tau
 from foundation.kernels import ACTIVATIONS, gdpa
 
 SCORE_STD = 0.5
 """Spread of the scores at the start: GELU must leave its linear part, whatever tau is (docs/adr/0006)."""
-
-Tau = Literal["maxlen", "sqrt_d", "learned"]
 
 
 class WeightGen(nn.Module):

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from contracts.errors import InputError
-from foundation.config import GemConfig, base_model, large_model, small_model, tiny_model
+from foundation.config import GemConfig
+from foundation.presets import base_model, large_model, small_model, tiny_model
 
 Schedule = Literal["linear", "cosine"]
 TableOptimizer = Literal["lazy_adam", "rowwise_adagrad"]
@@ -26,9 +27,11 @@ class TrainRecipe:
     events before the log, where a source has such, train first.
 
     Switches, the default first:
-      schedule: the fall, "linear" (docs/log.md) or "cosine" (issue and common practice [I]).
-      table_optimizer: of the embedding table: "lazy_adam" (docs/log.md), or "rowwise_adagrad", one accumulator per row,
-        as production recommenders train their tables (FBGEMM, `EXACT_ROWWISE_ADAGRAD`) [P-code].
+      schedule: the fall, "linear" (it helped a student, docs/log.md; not tried against others on GEM) or "cosine"
+        (common practice); both [I].
+      table_optimizer: of the embedding table: "lazy_adam" [I], not tried against others on GEM (docs/log.md has hints
+        against it, from students and from DCNv2), or "rowwise_adagrad", one accumulator per row, as production
+        recommenders train their tables (FBGEMM, `EXACT_ROWWISE_ADAGRAD`) [P-code].
       precision: "fp32", or "bf16" autocast of the forward pass: it pays for wide models and on GPUs, and costs small
         models time, whose steps are calls rather than products.
       compile: torch.compile of the model: the first steps take minutes, the others are a little faster; dropout then

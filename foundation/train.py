@@ -1,7 +1,7 @@
 """`python -m foundation.train`: train GEM on one period of a log, in time order, and write a checkpoint."""
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +45,9 @@ app = typer.Typer(add_completion=False)
 def main(
     log: Annotated[Path, typer.Option(help="folder of the interaction log")],
     out: Annotated[Path, typer.Option(help="folder of the checkpoint; must not hold a finished one")],
-    recipe_name: Annotated[str | None, typer.Option("--recipe", help="tiny, small (default), base or large")] = None,
+    recipe_name: Annotated[
+        str | None, typer.Option("--recipe", help="tiny, small (default), quality, base or large")
+    ] = None,
     period: Annotated[str, typer.Option(help="period of the log's calendar to train on")] = "teacher",
     parent: Annotated[Path | None, typer.Option("--from", help="checkpoint to continue; its recipe is kept")] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of initialisation and dropout")] = 0,
@@ -107,6 +109,7 @@ def main(
             "ne": dict(zip(tasks, trainer.running.ne(), strict=False)),
             "seconds": round(time.monotonic() - started, 1),
             **speed.to_json(),
+            **({} if trainer.padding is None else {"padding": asdict(trainer.padding)}),
             **({} if trainer.mixing is None else {"mixing": trainer.mixing.to_json(interactions.schema)}),
             "trained_until_ms": finished.trained_until_ms,
         }

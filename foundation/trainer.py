@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from contracts.errors import GemError
 from foundation.batch import BatchSource
-from foundation.bucketing import bucketed_order
+from foundation.bucketing import Padding, bucketed_order, padding_share
 from foundation.flops import count_flops
 from foundation.gem import load_weights
 from foundation.loss import members_loss, task_losses
@@ -31,7 +31,8 @@ class Trainer:
 
     The model is any module with `forward(batch, *, user_dropout, ad_dropout)`, whose output has `logits_BK`, and
     `auxiliary_loss(output)`. It must stand on its device already and not be moved: the optimiser holds its weights.
-    `mixing` replaces the draws that the recipe asks for. `running` has loss and NE over the newest steps.
+    `mixing` replaces the draws that the recipe asks for. `running` has loss and NE over the newest steps, `padding`
+    what bucketing saves, where the recipe asks for it.
     """
 
     def __init__(
@@ -56,9 +57,14 @@ class Trainer:
         self._scale = recipe.continued_rate if continued else 1.0
         self._order_n = torch.arange(len(source)) if self.mixing is None else self.mixing.position_n
         self._weight_n = None if self.mixing is None else self.mixing.weight_n
+        self.padding: Padding | None = None
         if recipe.bucketing_batches:
             length_n = source.length_n[self._order_n]
             place_n = bucketed_order(length_n, batch_rows=recipe.batch_rows, window_batches=recipe.bucketing_batches)
+            self.padding = Padding(
+                padding_share(length_n, torch.arange(len(length_n)), batch_rows=recipe.batch_rows),
+                padding_share(length_n, place_n, batch_rows=recipe.batch_rows),
+            )
             self._order_n = self._order_n[place_n]
             self._weight_n = None if self._weight_n is None else self._weight_n[place_n]
 

@@ -5,7 +5,8 @@ in one line, N set tokens, D token width, K tasks.
 The library's model classes bring their own embedding tables and end in one probability. Here their layers read
 the tokens that every model here reads: an event is the embeddings of its ad and surface with its known labels, and
 the candidate is the request's own impression. Set tokens and interest then enter the library's cross network and
-tower side by side (DCNv2's parallel structure), which end in a logit a task.
+tower side by side (DCNv2's parallel structure), which end in a logit a task. DIEN stands without its auxiliary loss,
+which torch-rechub's own model has (docs/adr/0007 says why).
 """
 
 import warnings
@@ -91,7 +92,10 @@ class DinInterest(Interest):
 
 
 class DienInterest(Interest):
-    """A GRU over the events, oldest first, then the library's AUGRU steered by the candidate (1809.03672)."""
+    """A GRU over the events, oldest first, then the library's AUGRU steered by the candidate (1809.03672).
+
+    Without the paper's auxiliary loss, see above.
+    """
 
     def __init__(self, config: LibraryConfig) -> None:
         super().__init__()

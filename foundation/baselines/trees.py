@@ -57,11 +57,6 @@ class Trees:
             raise InputError("the trees were fitted on other columns; build the table as for the fit")
         return self.booster.predict(table.values, num_iteration=self.rounds)
 
-    def gains(self) -> dict[str, float]:
-        """Each column's share of the loss that splits on it saved."""
-        gain = self.booster.feature_importance("gain")
-        return dict(zip(self.names, (gain / max(gain.sum(), 1e-12)).tolist(), strict=True))
-
 
 def tree_inputs(log: InteractionLog, rows: np.ndarray, *tables: AggregateTable) -> AggregateTable:
     """Aggregates (and further tables) of these rows of the log beside their static columns: profile, ad, context,

@@ -15,10 +15,11 @@ from contracts.errors import GemError
 from contracts.schema import HOUR_MS
 from events.metrics import ne
 from events.splits import Period
-from foundation.config import Attention, GemConfig, small_model
+from foundation.config import Attention, GemConfig
 from foundation.experiments import pages
 from foundation.experiments.bench import Arm, Bench
 from foundation.experiments.timed_case import Case
+from foundation.presets import small_model
 from foundation.recipes import small
 
 LENGTHS = (256, 512, 1024, 2048)

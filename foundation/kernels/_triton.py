@@ -2,7 +2,8 @@
 
 Legend: B examples, T query tokens, F key/value rows, H heads, d head width (D rounded up to a power of two).
 Heads with different activations are launched apart, so that each kernel is compiled for one. Tile sizes follow from
-the shapes and the device, not from a timing run: the same call gives the same bits.
+the shapes and the device, not from a timing run: the same call gives the same bits. Launches are operators of torch, so
+that its FLOP counter sees them.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import register_flop_formula
 
 from foundation.kernels import _triton_kernels as kernels
 from foundation.kernels.spans import Spans, examples, key_spans, query_spans
@@ -92,8 +94,9 @@ class _Call:
         """Start and length of queries and keys, int64 [4 B]."""
         return torch.cat([self.queries.start_B, self.queries.length_B, self.keys.start_B, self.keys.length_B])
 
-    def scalars(self) -> tuple[float, float, int]:
-        return float(self.pre_scale), float(self.post_scale), self.window or 0
+    def sizes(self) -> tuple[int, int, int | None, float, float]:
+        """(queries, keys, window, pre-scale, post-scale), the last arguments of the operators."""
+        return self.queries.longest, self.keys.longest, self.window, float(self.pre_scale), float(self.post_scale)
 
 
 class _Gdpa(torch.autograd.Function):
@@ -108,17 +111,9 @@ class _Gdpa(torch.autograd.Function):
         out = q.new_zeros(len(q) if rows is None else rows, *q.shape[1:])
         if not out.numel():
             return out
-        meta = _launch(q, call, backward=False)
-        blocks = triton.cdiv(call.queries.longest, meta["TILE_T"])
         bounds = call.bounds()
         for name, heads in call.groups():
-            pairs = call.batch * len(heads)
-            splits = min(blocks, triton.cdiv(PROGRAMS, pairs))
-            with torch.cuda.device_of(q):
-                kernels.forward_kernel[(pairs * splits,)](
-                    q, k, v, out, bounds, starts_B, heads, call.batch, len(heads), splits, *call.scalars(),
-                    *_strides(q, k, v, out), ACT=name, RESIDENT=call.keys.longest <= meta["TILE_F"], **meta,
-                )  # fmt: skip
+            _forward(q, k, v, out, bounds, starts_B, heads, name, *call.sizes())
         return out
 
     @staticmethod
@@ -129,26 +124,68 @@ class _Gdpa(torch.autograd.Function):
         starts_B, _ = call.outputs()
         dq, dk, dv = (torch.zeros_like(tensor, memory_format=torch.contiguous_format) for tensor in (g, k, v))
         if g.numel() and k.numel():
-            meta = _launch(q, call, backward=True)
-            blocks_T = triton.cdiv(call.queries.longest, meta["TILE_T"])
-            blocks_F = triton.cdiv(call.keys.longest, meta["TILE_F"])
             bounds = call.bounds()
             for name, heads in call.groups():
-                pairs = call.batch * len(heads)
-                shared = (bounds, starts_B, heads, call.batch, len(heads))
-                with torch.cuda.device_of(q):
-                    kernels.backward_kv_kernel[(pairs * blocks_F,)](
-                        q, k, v, g, dq, dk, dv, *shared, blocks_F, *call.scalars(),
-                        *_strides(q, k, v, g, dq, dk), ACT=name, WITH_DQ=blocks_F == 1, **meta,
-                    )  # fmt: skip
-                    if blocks_F > 1:
-                        kernels.backward_q_kernel[(pairs * blocks_T,)](
-                            q, k, v, g, dq, *shared, blocks_T, *call.scalars(), *_strides(q, k, v, g, dq),
-                            ACT=name, **meta,
-                        )  # fmt: skip
+                _backward(q, k, v, g, dq, dk, dv, bounds, starts_B, heads, name, *call.sizes())
         if call.shared:
             dq = dq.unflatten(0, (call.batch, len(q))).sum(dim=0)
         return dq, dk, dv, None
+
+
+@torch.library.custom_op("gem::gdpa", mutates_args=("out",))
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, bounds: Tensor, starts_B: Tensor, heads: Tensor, activation: str,
+    queries: int, keys: int, window: int | None, pre_scale: float, post_scale: float,
+) -> None:  # fmt: skip
+    """Writes these heads of `out`."""
+    meta = _meta(q, queries, keys, window, backward=False)
+    pairs = len(starts_B) * len(heads)
+    splits = min(triton.cdiv(queries, meta["TILE_T"]), triton.cdiv(PROGRAMS, pairs))
+    with torch.cuda.device_of(q):
+        kernels.forward_kernel[(pairs * splits,)](
+            q, k, v, out, bounds, starts_B, heads, len(starts_B), len(heads), splits, pre_scale, post_scale,
+            window or 0, *_strides(q, k, v, out), ACT=activation, RESIDENT=keys <= meta["TILE_F"], **meta,
+        )  # fmt: skip
+
+
+@torch.library.custom_op("gem::gdpa_backward", mutates_args=("dq", "dk", "dv"))
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, bounds: Tensor, starts_B: Tensor,
+    heads: Tensor, activation: str, queries: int, keys: int, window: int | None, pre_scale: float, post_scale: float,
+) -> None:  # fmt: skip
+    """Writes these heads of the gradients, that of the queries for each example apart."""
+    meta = _meta(q, queries, keys, window, backward=True)
+    blocks_T, blocks_F = triton.cdiv(queries, meta["TILE_T"]), triton.cdiv(keys, meta["TILE_F"])
+    pairs = len(starts_B) * len(heads)
+    shared, scalars = (bounds, starts_B, heads, len(starts_B), len(heads)), (pre_scale, post_scale, window or 0)
+    with torch.cuda.device_of(q):
+        kernels.backward_kv_kernel[(pairs * blocks_F,)](
+            q, k, v, g, dq, dk, dv, *shared, blocks_F, *scalars, *_strides(q, k, v, g, dq, dk),
+            ACT=activation, WITH_DQ=blocks_F == 1, **meta,
+        )  # fmt: skip
+        if blocks_F > 1:
+            kernels.backward_q_kernel[(pairs * blocks_T,)](
+                q, k, v, g, dq, *shared, blocks_T, *scalars, *_strides(q, k, v, g, dq), ACT=activation, **meta,
+            )  # fmt: skip
+
+
+@register_flop_formula(torch.ops.gem.gdpa)
+def _forward_flops(
+    q: list[int], k: list[int], v: list[int], out: list[int], bounds: list[int], starts_B: list[int], heads: list[int],
+    activation: str, queries: int, keys: int, window: int | None, *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """Scores and weighted values, padding included as in the eager products; of a window the band alone."""
+    seen = keys if window is None else min(keys, 2 * window + 1)
+    return 4 * starts_B[0] * heads[0] * queries * seen * q[-1]
+
+
+@register_flop_formula(torch.ops.gem.gdpa_backward)
+def _backward_flops(
+    q: list[int], k: list[int], v: list[int], g: list[int], dq: list[int], dk: list[int], dv: list[int], *rest: Any,
+    **__: Any,
+) -> int:  # fmt: skip
+    """Four products, as the eager backward pass has them; that the scores are made again is not counted."""
+    return 2 * _forward_flops(q, k, v, g, *rest)
 
 
 def _dense_rows(x: Tensor) -> Tensor:
@@ -160,7 +197,7 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:2]]
 
 
-def _launch(q: Tensor, call: _Call, *, backward: bool) -> dict[str, Any]:
+def _meta(q: Tensor, queries: int, keys: int, window: int | None, *, backward: bool) -> dict[str, Any]:
     """What the kernels are compiled for."""
     shared = SHARED_BYTES
     if q.is_cuda:
@@ -169,10 +206,10 @@ def _launch(q: Tensor, call: _Call, *, backward: bool) -> dict[str, Any]:
     # tf32x3: three passes on the tensor cores, as exact as float32; plain float32 products spill badly and crawl
     exact = torch.get_float32_matmul_precision() == "highest"
     return {
-        "WINDOWED": call.window is not None,
+        "WINDOWED": window is not None,
         "PRECISION": "tf32x3" if exact else "tf32",
         "WIDTH": width,
-        **tiles(width, size, call.queries.longest, call.keys.longest, shared_bytes=shared, backward=backward),
+        **tiles(width, size, queries, keys, shared_bytes=shared, backward=backward),
     }
 
 

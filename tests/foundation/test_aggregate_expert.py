@@ -8,10 +8,11 @@ import torch
 
 from events.log import InteractionLog
 from foundation.aggregate_expert import AggregateExpert, AggregatePaths
-from foundation.config import AggregatePath, tiny_model
+from foundation.config import AggregatePath
 from foundation.gem import Gem
 from foundation.layout import InputLayout
 from foundation.loss import members_loss, task_loss
+from foundation.presets import tiny_model
 from tests.foundation.fake_batches import fake_batch
 
 VALUES, TASKS = 10, 3

@@ -3,6 +3,10 @@
 Rows below a click of a large world, judged against the world's true rates, so that the judging adds no noise. Two fits:
 a tiny GEM in one pass, its level set on the rows it learned from; and rates by surface, device and
 objective. The same fits on labels as they become known, positives early, fail the same check.
+
+What this does not show: the training that `foundation.train` does, of all tasks together and in order of time. GEM
+learns conversion alone here, from clicked rows in random order, and its level is set afterwards. How far a joint pass
+in order of time lies from what is observed is for an experiment to say, not for this test.
 """
 
 from collections.abc import Callable

@@ -7,10 +7,11 @@ import pytest
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from events.log import InteractionLog
-from foundation.config import GemConfig, Tower, base_model, large_model, small_model, tiny_model
+from foundation.config import GemConfig, Tower
 from foundation.flops import count_flops, flops_by_module, forward_flops
 from foundation.gem import Gem
 from foundation.layout import InputLayout
+from foundation.presets import base_model, large_model, small_model, tiny_model
 from tests.foundation.fake_batches import fake_batch
 
 ROWS = 16

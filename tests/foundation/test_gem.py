@@ -9,10 +9,11 @@ import torch
 
 from events.log import InteractionLog
 from foundation.batch import BatchSource, GemBatch
-from foundation.config import GemConfig, Tower, tiny_model
+from foundation.config import GemConfig, Tower
 from foundation.gem import Gem
 from foundation.layout import InputLayout
 from foundation.log_tensors import LogTensors
+from foundation.presets import tiny_model
 from foundation.rote import TimeEncoding
 from tests.events.small_logs import small_log
 from tests.foundation.fake_batches import fake_batch

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from foundation.config import GemConfig, Tower, tiny_model
+from foundation.config import GemConfig, Tower
 from foundation.kunlun import KunlunLayer, Parts, Stream, TowerLayer, parts, summaries
+from foundation.presets import tiny_model
 from foundation.rote import rotary_table
 from foundation.towers import SequenceGeometry
 

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from foundation.config import Tau
 from foundation.kernels import gdpa
-from foundation.pffn import SCORE_STD, PersonalisedFFN, PlainFFN, Tau, WeightGen
+from foundation.pffn import SCORE_STD, PersonalisedFFN, PlainFFN, WeightGen
 
 TAUS: list[Tau] = ["maxlen", "sqrt_d", "learned"]
 

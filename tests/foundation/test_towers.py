@@ -7,8 +7,9 @@ import torch
 
 from contracts.errors import InputError
 from events.log import InteractionLog
-from foundation.config import Tower, tiny_model
+from foundation.config import Tower
 from foundation.layout import InputLayout
+from foundation.presets import tiny_model
 from foundation.rote import log_age, rotary_table
 from foundation.towers import TowerInput, event_types, newest_places
 from tests.foundation.fake_batches import fake_batch

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from contracts.errors import GemError, InputError
 from foundation.checkpoint import INFO, OPTIMIZER, PROGRESS, read_info, read_model, read_moments
+from foundation.recipes import tiny
 from foundation.train import main as train
 from foundation.trainer import Trainer
 
@@ -28,6 +30,16 @@ def test_prints_progress_and_ends_with_json(tiny_log_dir: Path, tmp_path: Path) 
     assert result["steps"] > 0
     assert result["run"] == read_info(tmp_path / "gem").run
     assert "training: " in done.stderr
+
+
+def test_reports_the_padding_that_bucketing_saves(
+    tiny_log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucketed = replace(tiny(), train=replace(tiny().train, bucketing_batches=8))
+    monkeypatch.setattr("foundation.train.recipe", lambda name: bucketed)
+    train(tiny_log_dir, tmp_path / "gem")
+    padding = json.loads(capsys.readouterr().out.splitlines()[-1])["padding"]
+    assert padding["bucketed"] < padding["in_time_order"]
 
 
 def test_a_killed_run_resumes_to_the_same_checkpoint(

@@ -144,6 +144,13 @@ def test_mixing_and_bucketing_keep_steps_examples_and_time_order(tiny_log: Inter
         assert moved.abs().max() < 256 + 4 * tiny().train.batch_rows
 
 
+def test_bucketing_says_what_it_saves(tiny_log: InteractionLog, rows: np.ndarray) -> None:
+    assert trainer(tiny_log, rows).padding is None
+    padding = trainer(tiny_log, rows, bucketing_batches=8).padding
+    assert padding is not None
+    assert 0 <= padding.bucketed < padding.in_time_order < 1
+
+
 def test_a_continued_run_takes_smaller_steps(tiny_log: InteractionLog, rows: np.ndarray) -> None:
     moved = []
     for continued in (False, True):

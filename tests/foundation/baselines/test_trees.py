@@ -42,7 +42,6 @@ def test_trees_refuse_unknown_labels_and_foreign_columns(log: InteractionLog, in
     with pytest.raises(InputError, match="leave out rows"):
         fit_trees(inputs, log.labels["conversion"], rounds=1, seed=0)
     model = fit_trees(inputs, log.labels["click"], rounds=1, seed=0)
-    assert sum(model.gains().values()) in (pytest.approx(1), 0)
     with pytest.raises(InputError, match="other columns"):
         model.predict(AggregateTable(inputs.names[1:], inputs.values[:, 1:]))
 

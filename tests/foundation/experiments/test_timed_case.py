@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from foundation.config import tiny_model
 from foundation.experiments import timed_case
 from foundation.experiments.timed_case import HEADS, HIDDEN, Case, main, unfused_ffn
 from foundation.kernels import gdpa
+from foundation.presets import tiny_model
 
 PEAK = 1e9
 

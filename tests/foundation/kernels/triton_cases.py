@@ -7,6 +7,7 @@ dtype, plus a few roundings of its largest value.
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from foundation.kernels import ACTIVATIONS, gdpa, gdpa_reference
 
@@ -127,3 +128,35 @@ def test_the_same_call_gives_the_same_bits() -> None:
     tensors = operands((2, 70, 2, 4), (2, 17, 2, 4))
     runs = [torch.autograd.grad(gdpa(*tensors, backend="triton").sum(), tensors) for _ in range(2)]
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
+
+
+def counted(tensors: list[Tensor], **arguments: object) -> list[int]:
+    """FLOPs of forward and backward pass by torch's counter."""
+    with FlopCounterMode(display=False) as forward:
+        total = gdpa(*tensors, **arguments).sum()
+    with FlopCounterMode(display=False) as backward:
+        torch.autograd.grad(total, tensors)
+    return [forward.get_total_flops(), backward.get_total_flops()]
+
+
+@pytest.mark.parametrize(
+    ("q", "kv", "arguments"),
+    [
+        ((2, 9, 3, 5), (2, 6, 3, 5), {"activation": ("silu", "sigmoid", "silu")}),
+        ((1, 20, 1, 4), (1, 150, 1, 4), {}),
+        ((20, 2, 4), (3, 5, 2, 4), {"offsets": torch.tensor([0, 3, 3, 20], device=DEVICE)}),
+        ((1, 5, 2, 4), (3, 7, 2, 4), {"activation": "raw"}),
+    ],
+)
+def test_counts_as_the_eager_products(q: tuple[int, ...], kv: tuple[int, ...], arguments: dict[str, object]) -> None:
+    tensors = operands(q, kv)
+    eager, fused = (counted(tensors, backend=backend, **arguments) for backend in ("eager", "triton"))
+    assert min(eager) > 0
+    assert fused == eager
+
+
+def test_a_window_counts_as_its_band() -> None:
+    tensors = operands((1, 100, 1, 4), (1, 100, 1, 4))
+    forward, backward = counted(tensors, backend="triton", window=9)
+    assert forward == 4 * 100 * 19 * 4
+    assert backward == 2 * forward
