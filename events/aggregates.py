@@ -118,12 +118,16 @@ def _rates(
     log: InteractionLog, columns: EventColumns, moments: Moments, rolling: RollingCounts, overall: Overall
 ) -> Iterator[tuple[str, np.ndarray]]:
     # no count and no overall rate is a column: they grow or drift, and a tree would read the day off them
-    seen_n = np.maximum(overall.known_Kn.max(axis=0), 1)
+    all_n = overall.known_Kn.max(axis=0)
     for name, key_E in _keys(log, columns):
         key_n = key_E[moments.event]
         known_Kn, positive_Kn = rolling.counts(key_E, key_n)
-        undefined_n = key_n == NO_VALUE
-        yield f"{name}.share", np.where(undefined_n, np.nan, known_Kn.max(axis=0) / seen_n)
+        undefined_n, seen_n = key_n == NO_VALUE, all_n
+        if (key_E == NO_VALUE).any():
+            # of the events that have the key: a share of all grows with the calendar where earlier events lack it
+            defined_E = np.where(key_E == NO_VALUE, NO_VALUE, 0)
+            seen_n = rolling.counts(defined_E, np.zeros(len(key_n), dtype=np.int64))[0].max(axis=0)
+        yield f"{name}.share", np.where(undefined_n, np.nan, known_Kn.max(axis=0) / np.maximum(seen_n, 1))
         for k, task in enumerate(log.schema.tasks):
             rate_n = (positive_Kn[k] + RATE_EVENTS * overall.rate_Kn[k]) / (known_Kn[k] + RATE_EVENTS)
             yield f"{name}.{task.name}", np.where(undefined_n, np.nan, rate_n)

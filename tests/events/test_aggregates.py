@@ -13,7 +13,9 @@ from contracts.schema import HOUR_MS
 from events.aggregates import RATE_EVENTS, AggregateTable, aggregate_features
 from events.log import UNKNOWN_LABEL, InteractionLog, UntimedEvents
 from events.moments import pseudo_times, ranks_from_end
+from events.recipes import tiny
 from events.user_windows import PRIOR_EVENTS
+from events.world import make_world
 from tests.events.small_logs import SCHEMA
 
 USERS, ADS = 3, 4
@@ -224,3 +226,21 @@ def test_an_unknown_event_is_refused() -> None:
     log = random_log(2)
     with pytest.raises(InputError, match="63 in this log"):
         aggregate_features(log, np.array([64]))
+
+
+def test_shares_are_of_the_events_that_have_the_key() -> None:
+    """Untimed events have no surface: as a share of all events, a surface's would grow with every day of the log."""
+    log = make_world(tiny())[0]
+    past = np.sort(np.random.default_rng(0).integers(0, len(log.user_ids), 5_000)).astype(np.int32)
+    untimed = UntimedEvents(
+        user=past,
+        ad=np.random.default_rng(1).integers(0, len(log.ad_ids), len(past)).astype(np.int32),
+        labels={"click": np.zeros(len(past), dtype=np.int8)},
+        before_ms=np.full(len(past), int(log.event_ms.min()), dtype=np.int64),
+    )
+    rows = np.argsort(log.event_ms, kind="stable")[-200:]
+    with_past, without = (aggregate_features(one, rows) for one in (replace(log, untimed=untimed), log))
+    column = without.names.index("surface.share")
+    late = with_past.values[:, with_past.names.index("surface.share")]
+    np.testing.assert_allclose(late, without.values[:, column], rtol=1e-6)
+    assert 0.3 < late.max() <= 1
