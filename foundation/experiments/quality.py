@@ -15,6 +15,8 @@ from foundation.experiments.compare import Judged, difference, figures, verdict
 from foundation.experiments.data import days
 from foundation.experiments.jobs import Outcome
 
+Tuning = dict[Model, list[dict[str, Any]]]
+"""Model -> its points of the grid: batch_rows, rate, chosen, scores by task."""
 GEM = "GEM all"
 NON_INFERIOR = {"like": 0.005}
 """AUC that GEM may lose at most, by the lower bound of the difference, on tasks with few positives."""
@@ -29,8 +31,8 @@ and strictly past aggregates as inputs, which GEM's expert reads apart from the 
 and an additive path. On KuaiRand GEM and the baseline that is best on 30 April stand with both; comparisons of
 `GEM all` with a model of `rows` are of unequal inputs.
 
-Every neural model has one grid of {grid} settings, judged on 30 April with `rows`. Beyond the grid GEM's parts and
-sizes were chosen on 30 April in the trials of [the log](../log.md), the baselines' in fewer. MovieLens-1M has one
+Every neural model has one grid of {grid} settings, judged on 30 April for each set of inputs. Beyond the
+grid GEM's parts and sizes were chosen on 30 April in the trials of [the log](../log.md), the baselines' in fewer. MovieLens-1M has one
 setting for all, {large}; models train on its students' period (97,000 ratings) and are judged on its validation period.
 DIEN stands without its auxiliary loss. Reference: an [independent harness](../kuairand_reference.md).
 """
@@ -48,16 +50,17 @@ HEADINGS = ("model", "NE", "AUC", "95 % interval", "predicted / observed", "GEM 
 
 def run(bench: Bench) -> dict[str, Any]:
     """Tune on KuaiRand, fit and compare on both data sets; returns the paths of what was written."""
-    chosen, tuning = _tuned(bench)
-    best = _best_baseline(tuning)
-    figures_of = {name: _track(bench, name, chosen, best) for name in ("kuairand", "movielens")}
-    body = "\n\n".join([*(_section(name, found) for name, found in figures_of.items()), _tuning_table(tuning)])
+    tuning = {"rows": _tuned(bench, "rows", NEURAL)}
+    best = _best_baseline(tuning["rows"])
+    tuning["all"] = _tuned(bench, "all", ("GEM", best))
+    figures_of = {name: _track(bench, name, tuning) for name in ("kuairand", "movielens")}
+    tables = [_tuning_table(kind, trials) for kind, trials in tuning.items()]
     return bench.write(
         "quality",
         {**figures_of, "tuning": tuning},
         title="Quality: GEM against its baselines",
         intro=INTRO.format(grid=len(GRID), large=f"{LARGE_BATCH[0]} rows a step at a rate of {LARGE_BATCH[1]:g}"),
-        body=body,
+        body="\n\n".join([*(_section(name, found) for name, found in figures_of.items()), *tables]),
     )
 
 
@@ -68,17 +71,21 @@ def _periods(name: str, calendar: Calendar) -> tuple[Period, Period]:
     return calendar.student, calendar.validation
 
 
-def _track(bench: Bench, name: str, chosen: dict[Model, tuple[int, float]], best: Model) -> dict[str, Any]:
+def _track(bench: Bench, name: str, tuning: dict[str, Tuning]) -> dict[str, Any]:
     data = bench.data(name)
     fit, test = _periods(bench.data_name(name), data.calendar)
     width = 2 * data.aggregates(data.rows(fit)).shape[1]
-    points = chosen if name == "kuairand" else dict.fromkeys(NEURAL, LARGE_BATCH)
-    arms = [
-        neural_arm(model, kind, aggregates=width, batch_rows=rows, rate=rate)
-        for model, (rows, rate) in points.items()
-        for kind in ("rows", "all")
-        if kind == "rows" or model in (("GEM", best) if name == "kuairand" else ("GEM",))
-    ]
+    arms = []
+    for kind, trials in tuning.items():
+        for model, tried in trials.items():
+            if name == "kuairand":
+                one = next(trial for trial in tried if trial["chosen"])
+                rows_, rate = one["batch_rows"], one["rate"]
+            elif kind == "rows" or model == "GEM":
+                rows_, rate = LARGE_BATCH
+            else:
+                continue
+            arms.append(neural_arm(model, kind, aggregates=width, batch_rows=rows_, rate=rate))
     found = bench.fit([*arms, tree_arm()], data=name, fit=fit, judge=test)
     rows = bench.rows(name, test)
     tasks = [task for task in SHOWN[name] if task in rows] or list(rows)
@@ -91,32 +98,32 @@ def _track(bench: Bench, name: str, chosen: dict[Model, tuple[int, float]], best
     }
 
 
-def _tuned(bench: Bench) -> tuple[dict[Model, tuple[int, float]], dict[Model, list[dict[str, Any]]]]:
-    """Each model's point of the grid: the smallest sum of the tasks' log losses on 30 April, fitted on 25-29 April."""
+def _tuned(bench: Bench, kind: str, models: tuple[Model, ...]) -> Tuning:
+    """Each model's points of the grid on 30 April, fitted on 25-29 April; chosen is the smallest sum of log losses."""
     data = bench.data("kuairand")
     fit, validation = data.calendar.teacher_fit, data.calendar.teacher_validation
-    trials = {
-        model: [neural_arm(model, "rows", aggregates=0, batch_rows=rows, rate=rate) for rows, rate in GRID]
-        for model in NEURAL
+    width = 2 * data.aggregates(data.rows(fit)).shape[1] if kind == "all" else 0
+    arms = {
+        (model, n): neural_arm(model, kind, aggregates=width, batch_rows=rows, rate=rate)
+        for model in models
+        for n, (rows, rate) in enumerate(GRID)
     }
-    arms = [Arm(f"{model}/{n}", one.model, one.train) for model, some in trials.items() for n, one in enumerate(some)]
-    found = bench.fit(arms, data="kuairand", fit=fit, judge=validation, seeds=(0,))
+    named = [Arm(f"{model}/{n}", arm.model, arm.train) for (model, n), arm in arms.items()]
+    found = bench.fit(named, data="kuairand", fit=fit, judge=validation, seeds=(0,))
     rows = bench.rows("kuairand", validation)
-    chosen: dict[Model, tuple[int, float]] = {}
-    tuning: dict[Model, list[dict[str, Any]]] = {}
-    for model in NEURAL:
+    tuning: Tuning = {}
+    for model in models:
         scores = [{task: _ne(rows[task], found[f"{model}/{n}"][0]) for task in rows} for n in range(len(GRID))]
         losses = [sum(one["log_loss"] for one in score.values()) for score in scores]
         best = losses.index(min(losses))
-        chosen[model] = GRID[best]
         tuning[model] = [
             {"batch_rows": rows_, "rate": rate, "chosen": n == best, "scores": scores[n]}
             for n, (rows_, rate) in enumerate(GRID)
         ]
-    return chosen, tuning
+    return tuning
 
 
-def _best_baseline(tuning: dict[Model, list[dict[str, Any]]]) -> Model:
+def _best_baseline(tuning: Tuning) -> Model:
     """The baseline with the smallest sum of log losses on 30 April: it stands with all inputs too."""
 
     def loss(model: Model) -> float:
@@ -182,14 +189,15 @@ def _section(name: str, found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _tuning_table(tuning: dict[Model, list[dict[str, Any]]]) -> str:
+def _tuning_table(kind: str, tuning: Tuning) -> str:
     first = next(iter(tuning.values()))[0]["scores"]
     task = next(iter(first))
     table = pages.table(
         ("model", *(f"{rows} rows, {rate:g}" for rows, rate in GRID)),
         [(model, *(_trial(one, task) for one in trials)) for model, trials in tuning.items()],
     )
-    return f"## Tuning\n\nNE of {task} on 30 April, fitted on 25-29 April, one seed, `rows`; chosen in bold.\n\n{table}"
+    told = f"NE of {task} on 30 April, fitted on 25-29 April, one seed; chosen in bold."
+    return f"## Tuning with `{kind}`\n\n{told}\n\n{table}"
 
 
 def _row(arm: str, one: dict[str, Any], differences: dict[str, Any], reference: tuple[str, ...]) -> tuple[str, ...]:
