@@ -33,7 +33,7 @@ and an additive path. On KuaiRand GEM and the baseline that is best on 30 April 
 
 Every neural model has one grid of {grid} settings, judged on 30 April for each set of inputs. Beyond the grid GEM's
 parts and sizes were chosen on 30 April in the trials of [the log](../log.md), the baselines' in fewer. MovieLens-1M has
-one setting for all, {large}; models train on its students' period (97,000 ratings) and are judged on its validation period.
+one setting for all, {large}; models train on its students' period (97,000 ratings), its validation period judges them.
 DIEN stands without its auxiliary loss. Reference: an [independent harness](../kuairand_reference.md).
 """
 REFERENCE = {
