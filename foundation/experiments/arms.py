@@ -1,7 +1,7 @@
 """The models that the quality experiment compares, with one or two sets of inputs, and the grid that tunes them.
 
 `rows`: labelled rows and their histories alone. `all`: beside them earlier untimed events as first training rows, and
-strictly past aggregates as inputs.
+strictly past aggregates, read by an expert of their own (`foundation/aggregate_expert.py`).
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ def neural_arm(model: Model, inputs: str, *, aggregates: int, batch_rows: int, r
         table_rate=rate,
         untimed_per_user=chosen.train.untimed_per_user if inputs == "all" else 0,
     )
-    config = replace(_config(model), aggregates=aggregates if inputs == "all" else 0)
+    config = replace(_config(model), aggregates=aggregates if inputs == "all" else 0, aggregate_path="expert")
     return Arm(f"{model} {inputs}", config, train)
 
 
