@@ -27,9 +27,9 @@ Lower NE is better. ± is the standard deviation over seeds; intervals are 95 %,
 them, seeds. With three seeds an interval that barely leaves zero is weaker evidence than it looks.
 
 `rows`: labelled rows and their histories alone. `all`: beside them pre-training on earlier untimed events (KuaiRand)
-and strictly past aggregates, which an expert of their own reads, the same for GEM and the baseline; as tokens they cost
-DIN .01 AUC of click on 30 April ([log](../log.md)). On KuaiRand GEM and the baseline that is best on 30 April stand with
-both; comparisons of `GEM all` with another model of `rows` are of unequal inputs.
+and strictly past aggregates, which an expert of their own reads, the same for GEM and the baseline; as tokens they
+cost DIN .01 AUC of click on 30 April ([log](../log.md)). On KuaiRand GEM and the baseline that is best on 30 April stand
+with both; comparisons of `GEM all` with another model of `rows` are of unequal inputs.
 
 Every neural model has one grid of {grid} settings, judged on 30 April for each set of inputs. Beyond the grid GEM's
 parts and sizes were chosen on 30 April in the trials of [the log](../log.md), the baselines' in fewer. MovieLens-1M has
