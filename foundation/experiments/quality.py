@@ -28,7 +28,7 @@ them, seeds. With three seeds an interval that barely leaves zero is weaker evid
 
 `rows`: labelled rows and their histories alone. `all`: beside them pre-training on earlier untimed events (KuaiRand)
 and strictly past aggregates, which an expert of their own reads, the same for GEM and the baseline; as tokens they
-cost DIN .01 AUC of click on 30 April ([log](../log.md)). On KuaiRand GEM and the baseline that is best on 30 April stand
+cost DIN .01 AUC of click on 30 April ([log](../log.md)). On KuaiRand GEM and the best baseline of 30 April stand
 with both; comparisons of `GEM all` with another model of `rows` are of unequal inputs.
 
 Every neural model has one grid of {grid} settings, judged on 30 April for each set of inputs. Beyond the grid GEM's
