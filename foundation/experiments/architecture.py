@@ -40,13 +40,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 """What each arm changes of the whole model; the base attends within a window."""
 JUDGED_AT_LENGTH = (
-    "plain FFN instead of GDPA",
     "full attention",
     "block attention",
     "CompSkip",
     "event personalisation",
 )
-"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral, or to pay at length."""
+"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral."""
 
 INTRO = """
 Base: Kunlun with a sliding window. One part changes at a time. NE difference = changed model minus whole model, so a
@@ -80,7 +79,7 @@ def _long_range_base() -> Recipe:
         dim=16,
         layers=3,
         pffn_hidden=16,
-        history_length=256,
+        history_length=128,
         attention="window",
         window=8,
         block=16,
