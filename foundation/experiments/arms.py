@@ -31,7 +31,9 @@ def neural_arm(model: Model, inputs: str, *, aggregates: int, batch_rows: int, r
         table_rate=rate,
         untimed_per_user=chosen.train.untimed_per_user if inputs == "all" else 0,
     )
-    config = replace(_config(model), aggregates=aggregates if inputs == "all" else 0, aggregate_path="expert")
+    config = _config(model)
+    if inputs == "all":
+        config = replace(config, aggregates=aggregates, aggregate_path="expert")
     return Arm(f"{model} {inputs}", config, train)
 
 
