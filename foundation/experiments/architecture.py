@@ -39,12 +39,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no first-order weights": {"first_order": False},
 }
 """What each arm changes of the whole model; the base attends within a window."""
-JUDGED_AT_LENGTH = (
-    "full attention",
-    "block attention",
-    "CompSkip",
-    "event personalisation",
-)
+JUDGED_AT_LENGTH = ("full attention", "CompSkip")
 """Changes on the long-range world, which takes minutes a model: what is claimed to be neutral."""
 
 INTRO = """
