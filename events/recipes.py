@@ -127,7 +127,7 @@ def long_range() -> WorldConfig:
 
 
 def scaling() -> WorldConfig:
-    """About 1,400,000 impressions of 4,000 users, 1,000,000 of them for one pass of training.
+    """About 1,400,000 impressions of 4,000 users, 1,000,000 of them in the teacher's period.
 
     Structure of every difficulty: low-order crosses and recent clicks that a small model finds, crosses of four columns
     and folded functions of 400 impressions that take capacity and rows, and much that a million rows do not tell. So

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from events.intervals import bootstrap_auc, bootstrap_auc_difference
-from events.metrics import bootstrap_ne_difference, calibration, ne, per_user_auc
+from events.metrics import bootstrap_ne_difference, calibration, ne
 from events.splits import Period
 from foundation.experiments.data import Dataset
 from foundation.experiments.jobs import Outcome
@@ -63,12 +63,6 @@ def figures(rows: Judged, outcomes: list[Outcome]) -> dict[str, Any]:
         "rows": scores[0].rows,
         "positives": scores[0].positives,
     }
-
-
-def within_users(rows: Judged, outcomes: list[Outcome]) -> dict[str, Any]:
-    """Per-user AUC over seeds, with the users that it covers; only for histories frozen at the window's start."""
-    found = [per_user_auc(rows.y, p, rows.users) for p in rows.of(outcomes)]
-    return {**spread([one.auc for one in found]), "users": found[0].users, "rows": found[0].rows}
 
 
 def difference(rows: Judged, a: list[Outcome], b: list[Outcome]) -> dict[str, Any]:

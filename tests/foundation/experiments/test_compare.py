@@ -8,7 +8,7 @@ import pytest
 
 from events.metrics import ne
 from events.splits import DAY_MS, Period, day_calendar
-from foundation.experiments.compare import difference, figures, judged, spread, verdict, within_users
+from foundation.experiments.compare import difference, figures, judged, spread, verdict
 from foundation.experiments.data import Dataset
 from foundation.log_tensors import LogTensors
 from tests.events.small_logs import small_log
@@ -80,14 +80,6 @@ def test_figures_are_means_over_seeds_with_their_deviation() -> None:
 def test_one_seed_has_no_deviation() -> None:
     assert spread([0.5]) == {"mean": 0.5, "sd": None, "seeds": [0.5]}
     assert spread([1.0, 3.0])["sd"] == pytest.approx(2**0.5)
-
-
-def test_figures_within_users_name_the_users_they_cover() -> None:
-    rows, logit_T = made_judged()
-    told = within_users(rows, noisy(logit_T, 0.0, seeds=2))
-    both = [len(set(rows.y[rows.users == user])) == 2 for user in np.unique(rows.users)]
-    assert told["users"] == sum(both)
-    assert told["mean"] > 0.6
 
 
 # ---- differences ------------------------------------------------------------------------------------------------
