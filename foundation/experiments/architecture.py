@@ -21,8 +21,8 @@ MARGIN = 0.001
 """Neutral: the 95 % interval of the NE difference lies within this on both sides (0.1 %)."""
 TASK = "click"
 BATCH_ROWS = 128
-FIT_DAYS = (6, 7)
-"""Of the long-range world: the teacher's last day, 66,000 impressions; histories reach back over all days."""
+FIT_DAYS = (4, 7)
+"""Of the long-range world: the teacher's last three days, 198,000 impressions; histories reach back over all days."""
 WHOLE = "Kunlun"
 NO_TIME = TimeEncoding(rotary=False, age_even=False, age_log=False, gap_log=False, position=False)
 CHANGES: dict[str, dict[str, Any]] = {
@@ -39,8 +39,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no first-order weights": {"first_order": False},
 }
 """What each arm changes of the whole model; the base attends within a window."""
-JUDGED_AT_LENGTH = ("full attention", "CompSkip")
-"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral."""
+JUDGED_AT_LENGTH = ("full attention", "CompSkip", "block attention")
+"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral, and the blocks."""
 
 INTRO = """
 Base: Kunlun with a sliding window. One part changes at a time. NE difference = changed model minus whole model, so a
