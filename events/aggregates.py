@@ -20,7 +20,7 @@ from events.rates import RollingCounts
 from events.user_windows import BLOCK, UserWindows
 
 RATE_EVENTS = 20.0
-"""Weight, in events, of the overall rate in a value's rate."""
+"""Weight, in events, of no difference in a value's difference from the overall rate."""
 MAIN_CODES = 256
 """A column of more codes is too sparse to cross with another."""
 PROFILE_COLUMNS = 5
@@ -117,7 +117,8 @@ def _item_spaces(log: InteractionLog, moments: Moments) -> Iterator[tuple[np.nda
 def _rates(
     log: InteractionLog, columns: EventColumns, moments: Moments, rolling: RollingCounts, overall: Overall
 ) -> Iterator[tuple[str, np.ndarray]]:
-    # no count and no overall rate is a column: they grow or drift, and a tree would read the day off them
+    # no count and no overall rate is a column, nor is one the value of a rare key: they grow or drift, and a tree would
+    # read the day off them. Rates are differences from the overall rate, which are 0 where nothing is known
     all_n = overall.known_Kn.max(axis=0)
     for name, key_E in _keys(log, columns):
         key_n = key_E[moments.event]
@@ -129,8 +130,8 @@ def _rates(
             seen_n = rolling.counts(defined_E, np.zeros(len(key_n), dtype=np.int64))[0].max(axis=0)
         yield f"{name}.share", np.where(undefined_n, np.nan, known_Kn.max(axis=0) / np.maximum(seen_n, 1))
         for k, task in enumerate(log.schema.tasks):
-            rate_n = (positive_Kn[k] + RATE_EVENTS * overall.rate_Kn[k]) / (known_Kn[k] + RATE_EVENTS)
-            yield f"{name}.{task.name}", np.where(undefined_n, np.nan, rate_n)
+            excess_n = (positive_Kn[k] - known_Kn[k] * overall.rate_Kn[k]) / (known_Kn[k] + RATE_EVENTS)
+            yield f"{name}.{task.name}", np.where(undefined_n, np.nan, excess_n)
 
 
 def _keys(log: InteractionLog, columns: EventColumns) -> Iterator[tuple[str, np.ndarray]]:

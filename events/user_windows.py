@@ -20,7 +20,7 @@ HOURS_BACK = (1, 6, 24, 72)
 OUTCOMES = 4
 """Events whose outcomes are columns of their own."""
 PRIOR_EVENTS = 3.0
-"""Weight, in events, of everybody's rate in a user's."""
+"""Weight, in events, of no difference in a user's difference from everybody's rate."""
 SIMILAR_EVENTS = 50
 """Events over which similarity to the ad is taken (same source, list 4)."""
 ORDERED = "duration"
@@ -68,7 +68,8 @@ class UserWindows:
                 columns[f"user.{name}.events"] = total_nWO[:, w, 0]
             for k, task in enumerate(self._tasks):
                 seen, good = total_nWO[:, w, 1 + k], total_nWO[:, w, 1 + count + k]
-                columns[f"user.{name}.{task}"] = (good + PRIOR_EVENTS * prior_Kn[k]) / (seen + PRIOR_EVENTS)
+                # above everybody's, not with it: where few events count, their own rate would tell the day
+                columns[f"user.{name}.{task}"] = (good - seen * prior_Kn[k]) / (seen + PRIOR_EVENTS)
                 if name == "all":
                     columns[f"user.known.{task}"] = seen
         columns["user.idle_s"] = age_ms[:, 0] / 1000
