@@ -13,6 +13,8 @@ from typing import Any
 
 from contracts.command import finite
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str, Any]) -> None:
     """Write the comparison's figures with command, commit, machine and date."""
@@ -30,11 +32,19 @@ def record(path: Path, *, command: str, figures: dict[str, Any], cost: dict[str,
 
 
 def commit() -> str:
-    """The checkout's commit, with `+changes` where tracked files outside results differ from it."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    status = ["git", "status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs/results"]
-    changed = subprocess.run(status, capture_output=True, text=True, check=True)
-    return head + ("+changes" if changed.stdout else "")
+    """Commit of the checkout that this code lies in, with `+changes` where tracked files outside results differ from
+    it; "unknown" where it lies in none, so that hours of work do not end for want of a name."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        head = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "-uno", "--", ".", ":!results", ":!docs/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+changes" if changed else "")
 
 
 def processor() -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.provenance import processor, record
+from contracts import provenance
+from contracts.provenance import commit, processor, record
 
 
 def test_recorded_figures_name_command_commit_machine_and_date(tmp_path: Path) -> None:
@@ -30,3 +31,13 @@ def test_a_record_that_cannot_be_written_keeps_the_old_one(tmp_path: Path) -> No
     with pytest.raises(TypeError):
         record(file, command="make demo", figures={"ne": object()}, cost={})
     assert file.read_bytes() == before
+
+
+def test_the_commit_is_that_of_the_code_wherever_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commit()
+    monkeypatch.chdir(tmp_path)
+    assert commit() == here != "unknown"
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)  # an installation without a checkout
+    assert commit() == "unknown"
