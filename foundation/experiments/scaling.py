@@ -24,17 +24,18 @@ from foundation.recipes import TrainRecipe, small
 
 TARGETS = (1e5, 3.2e5, 1e6, 3.2e6, 1e7)
 """Forward FLOPs per example, half a decade apart."""
-RATES = (1e-3, 2e-3, 4e-3)
-BATCH_ROWS = 256
+RATES = (2e-3, 4e-3, 8e-3)
+BATCH_ROWS = 128
 RESAMPLES = 500
 TASK = "click"
-FIT_DAYS, TUNING_FIT, TUNING_JUDGE = (9, 10), (7, 8), (8, 9)
-"""Days of the world, 100,000 impressions each. Models train on the teacher's last and read histories from all ten: what
-one core does in an hour; a GPU can take more days and sizes by these numbers alone."""
+FIT_DAYS, TUNING_FIT, TUNING_JUDGE = (7, 10), (7, 8), (8, 9)
+"""Days of the world, 100,000 impressions each. Models train on the teacher's last three and read histories from all
+ten: what one core does in one to two hours; a GPU can take more days and sizes by these numbers alone. One day is too
+little: no model gained from its size on it (docs/log.md)."""
 COLOURS = {"Kunlun": "tab:blue", "InterFormer": "tab:orange", "Wukong": "tab:green"}
 
 INTRO = """
-Synthetic world `scaling`; one pass over 100,000 impressions, judged on 100,000 of a later day; {seeds} seeds. C:
+Synthetic world `scaling`; one pass over {rows:,} impressions, judged on 100,000 of a later day; {seeds} seeds. C:
 forward FLOPs per example as torch's counter counts them. Fit: NE = a - b log10(C), b in NE per decade; intervals from
 resampling users and, crossed with them, seeds.
 """
@@ -52,7 +53,8 @@ def run(bench: Bench) -> dict[str, Any]:
         family: [Arm(_name(family, n), one.config, _train(rates[family][n])) for n, one in enumerate(some)]
         for family, some in sizes.items()
     }
-    found = bench.fit([arm for some in arms.values() for arm in some], data="scaling", fit=fit, judge=judge)
+    by_size = [arm for one_size in zip(*arms.values(), strict=True) for arm in one_size]  # the costly ones last
+    found = bench.fit(by_size, data="scaling", fit=fit, judge=judge)
     rows = bench.rows("scaling", judge)[TASK]
     curves = {
         family: [
@@ -80,7 +82,7 @@ def run(bench: Bench) -> dict[str, Any]:
         "scaling",
         figures_,
         title="Scaling: NE against compute",
-        intro=INTRO.format(seeds=len(bench.seeds)),
+        intro=INTRO.format(seeds=len(bench.seeds), rows=len(data.rows(fit))),
         body=_body(figures_),
     )
 
