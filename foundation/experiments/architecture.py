@@ -39,8 +39,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no first-order weights": {"first_order": False},
 }
 """What each arm changes of the whole model; the base attends within a window."""
-JUDGED_AT_LENGTH = ("full attention", "CompSkip", "block attention")
-"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral, and the blocks."""
+JUDGED_AT_LENGTH = ("full attention", "CompSkip")
+"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral."""
 
 INTRO = """
 Base: Kunlun with a sliding window. One part changes at a time. NE difference = changed model minus whole model, so a
