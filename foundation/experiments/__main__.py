@@ -9,7 +9,6 @@ import typer
 
 from contracts.command import report, run
 from contracts.errors import InputError
-from foundation.experiments.bench import Bench
 
 EXPERIMENTS = {
     "quality": "GEM against every baseline and against trees, on KuaiRand and MovieLens-1M",
@@ -30,7 +29,10 @@ def main(
     work: Annotated[Path, typer.Option(help="logs and finished models; a killed run goes on from here")] = Path(
         "runs/experiments"
     ),
-    out: Annotated[Path, typer.Option(help="where results/ and docs/results/ are written")] = Path("."),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="where results/ and docs/results/ are written; default: here, of a smoke run WORK/smoke"),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes, one thread each")] = 2,
     smoke: Annotated[bool, typer.Option(help="a few rows of a small world: does every step run?")] = False,
 ) -> None:
@@ -40,12 +42,17 @@ def main(
             sys.stdout.write(f"{known:14} {what}\n")
         report({"experiments": list(EXPERIMENTS)})
         return
+    known_names = ", ".join(EXPERIMENTS)
+    if name is None:
+        raise InputError(f"name an experiment: one of {known_names}")
     if name not in EXPERIMENTS:
-        raise InputError(f"no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}")
+        raise InputError(f"no experiment {name!r}; choose one of {known_names}")
+    from foundation.experiments.bench import Bench  # imports torch: seconds that a misspelt name need not wait for
+
     options = "" if seeds == 3 else f" --seeds {seeds}"
     bench = Bench(
         work=work,
-        root=out,
+        root=out or (work / "smoke" if smoke else Path(".")),
         seeds=tuple(range(seeds)),
         workers=workers,
         smoke=smoke,

@@ -24,6 +24,7 @@ BATCH_ROWS = 128
 FIT_DAYS = (4, 7)
 """Of the long-range world: the teacher's last three days, 198,000 impressions; histories reach back over all days."""
 WHOLE = "Kunlun"
+SHORT = "history of 16"
 NO_TIME = TimeEncoding(rotary=False, age_even=False, age_log=False, gap_log=False, position=False)
 CHANGES: dict[str, dict[str, Any]] = {
     "plain FFN instead of GDPA": {"pffn": "plain"},
@@ -37,16 +38,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no time or position at all": {"time": NO_TIME},
     "no pair products": {"pair_products": False},
     "no first-order weights": {"first_order": False},
+    SHORT: {"history_length": 16},
 }
 """What each arm changes of the whole model; the base attends within a window."""
-JUDGED_AT_LENGTH = ("full attention", "CompSkip")
-"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral."""
+JUDGED_AT_LENGTH = ("full attention", "block attention", "CompSkip", SHORT)
+"""Changes on the long-range world, which takes minutes a model: what is claimed to be neutral, and how much the long
+history is worth there at all."""
 
 INTRO = """
 Base: Kunlun with a sliding window. One part changes at a time. NE difference = changed model minus whole model, so a
 positive one says that the part helps; {seeds} seeds, 95 % intervals over users and, crossed with them, seeds.
 `neutral`: the interval lies within ±{margin:g}; `not resolved`: it holds zero and reaches beyond. FLOPs: the forward
-pass of all layers for one example with a full history.
+pass of all layers for one example with a full history. {caveat}
 """
 
 
@@ -60,7 +63,7 @@ def run(bench: Bench) -> dict[str, Any]:
             "architecture",
             found,
             title="Architecture: what each part of Kunlun brings",
-            intro=INTRO.format(seeds=len(bench.seeds), margin=MARGIN),
+            intro=INTRO.format(seeds=len(bench.seeds), margin=MARGIN, caveat=pages.SEEDS_CAVEAT),
             body="\n\n".join(_section(track, one) for track, one in found.items()),
         )
     return paths

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from contracts.errors import InputError
+from events import aggregates
 from events.aggregates import aggregate_features
 from events.log import InteractionLog
 from events.splits import DAY_MS, Calendar, Period
 from events.store import read_calendar, read_log, read_truth
 from foundation.log_tensors import LogTensors
 
+AGGREGATES_CODE = ("aggregates", "user_windows", "rates", "moments", "item_similarity")
 SOURCES = {
     "kuairand": ("events.kuairand",),
     "movielens": ("events.movielens",),
@@ -58,7 +60,7 @@ class Dataset:
 
     def aggregates(self, events: np.ndarray) -> np.ndarray:
         """Aggregates of these events, float32 [n, A], from the work folder where they stand already."""
-        key = hashlib.sha256(events.astype(np.int64).tobytes()).hexdigest()[:16]
+        key = hashlib.sha256(_code() + events.astype(np.int64).tobytes()).hexdigest()[:16]
         if key not in self._aggregates:
             path = self.folder / f"aggregates-{key}.npy"
             if not path.exists():
@@ -67,6 +69,12 @@ class Dataset:
                 os.replace(partial, path)
             self._aggregates[key] = np.load(path)
         return self._aggregates[key]
+
+
+@lru_cache(maxsize=1)
+def _code() -> bytes:
+    """What computes the aggregates: a change of it must not meet columns that the code before it left."""
+    return b"".join((Path(aggregates.__file__).with_name(f"{name}.py")).read_bytes() for name in AGGREGATES_CODE)
 
 
 @lru_cache(maxsize=2)

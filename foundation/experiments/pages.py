@@ -9,6 +9,9 @@ from typing import Any
 from contracts.provenance import record
 
 RESULTS, PAGES = Path("results"), Path("docs/results")
+SEEDS_CAVEAT = """Of three seeds, resampled, the seeds' part of an interval comes out about a fifth too short: an
+interval that barely leaves zero is weaker evidence than it looks."""
+"""Stands on every page whose intervals resample seeds."""
 
 
 def write(name: str, *, command: str, figures: dict[str, Any], cost: dict[str, Any], root: Path) -> dict[str, Any]:

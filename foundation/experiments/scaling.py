@@ -13,7 +13,7 @@ import torch
 
 from events.metrics import ne
 from events.splits import Period
-from foundation.experiments import pages
+from foundation.experiments import pages, scaling_page
 from foundation.experiments.bench import Arm, Bench
 from foundation.experiments.compare import Judged, figures
 from foundation.experiments.data import Dataset, days
@@ -32,12 +32,14 @@ FIT_DAYS, TUNING_FIT, TUNING_JUDGE = (7, 10), (7, 8), (8, 9)
 """Days of the world, 100,000 impressions each. Models train on the teacher's last three and read histories from all
 ten: what one core does in one to two hours; a GPU can take more days and sizes by these numbers alone. One day is too
 little: no model gained from its size on it (docs/log.md)."""
-COLOURS = {"Kunlun": "tab:blue", "InterFormer": "tab:orange", "Wukong": "tab:green"}
 
 INTRO = """
 Synthetic world `scaling`; one pass over {rows:,} impressions, judged on 100,000 of a later day; {seeds} seeds. C:
 forward FLOPs per example as torch's counter counts them. Fit: NE = a - b log10(C), b in NE per decade; intervals from
-resampling users and, crossed with them, seeds.
+resampling users and, crossed with them, seeds. {caveat}
+
+The learning rate of the two smallest sizes is the best of {rates} by one seed each, fitted on one earlier day and
+judged on the next; larger models take that of the second size times the root of (its width / their width).
 """
 
 
@@ -77,13 +79,18 @@ def run(bench: Bench) -> dict[str, Any]:
         "tuning": tuning,
         "attainable": _attainable(data, judge, rows, curves),
     }
-    _plot(bench, figures_)
+    scaling_page.plot(bench.root, figures_, task=TASK)
     return bench.write(
         "scaling",
         figures_,
         title="Scaling: NE against compute",
-        intro=INTRO.format(seeds=len(bench.seeds), rows=len(data.rows(fit))),
-        body=_body(figures_),
+        intro=INTRO.format(
+            seeds=len(bench.seeds),
+            rows=len(data.rows(fit)),
+            caveat=pages.SEEDS_CAVEAT,
+            rates=", ".join(f"{rate:g}" for rate in RATES),
+        ),
+        body=scaling_page.body(figures_, rates=RATES),
     )
 
 
@@ -197,57 +204,3 @@ def _attainable(data: Dataset, judge: Period, rows: Judged, curves: dict[str, li
     lowest = min(some[-1] for some in levels.values())
     room = (lowest - best) / widest if widest else float("inf")
     return {"best_ne": best, "largest_spread": widest, "room_in_spreads": room, "hard_enough": bool(room >= 3)}
-
-
-def _plot(bench: Bench, found: dict[str, Any]) -> None:
-    drawn, axes, path = pages.figure("gem_scaling", root=bench.root)
-    for family, some in found["curves"].items():
-        flops, levels = [one["flops"] / 1e6 for one in some], [one["ne"]["mean"] for one in some]
-        deviations = [one["ne"]["sd"] or 0.0 for one in some]
-        colour = COLOURS[family]
-        slope = found["fits"][family]["slope"]
-        label = f"{family}: {slope['value']:.4f} per decade ({slope['low']:.4f} to {slope['high']:.4f})"
-        axes.errorbar(flops, levels, yerr=deviations, fmt="o", color=colour, capsize=3, label=label)
-        ends = np.array([min(flops), max(flops)])
-        fitted = found["fits"][family]["intercept"] - slope["value"] * np.log10(ends * 1e6)
-        axes.plot(ends, fitted, color=colour, linewidth=1)
-    axes.set(xscale="log", xlabel="forward MFLOP per example", ylabel=f"NE of {TASK} (lower is better)")
-    axes.legend(frameon=False)
-    pages.save(drawn, path)
-
-
-def _told_ratio(ratio: dict[str, float]) -> str:
-    if np.isnan(ratio["low"]):
-        return f"{ratio['value']:.2f}, not resolved: the interval of the slope below holds zero"
-    return pages.bounds(ratio, 2)
-
-
-def _body(found: dict[str, Any]) -> str:
-    parts = ["![NE against compute](gem_scaling.svg)"]
-    rows = [
-        (
-            family,
-            f"{one['flops'] / 1e6:.2f}",
-            str(one["width"]),
-            str(one["layers"]),
-            f"{one['rate']:.2g}",
-            pages.mean_sd(one["ne"], 5),
-            f"{one['auc']['mean']:.4f}",
-        )
-        for family, some in found["curves"].items()
-        for one in some
-    ]
-    parts.append(pages.table(("model", "MFLOP", "width", "layers", "rate", "NE", "AUC"), rows))
-    fits = found["fits"]
-    told = [(f"b of {family}, NE per decade", pages.bounds(fits[family]["slope"], 5)) for family in found["curves"]]
-    told += [(f"b of {pair}", pages.bounds(gap, 5)) for pair, gap in fits["difference"].items()]
-    told += [(f"b of {pair}", _told_ratio(ratio)) for pair, ratio in fits["ratio"].items()]
-    room = found["attainable"]
-    told.append(("best attainable NE", f"{room['best_ne']:.4f}"))
-    told.append(("room below the lowest curve, in spreads of the sizes", f"{room['room_in_spreads']:.1f}"))
-    note = (
-        "The best attainable NE is that of the true probabilities, which also follow from hidden interests and from "
-        "habits over 400 impressions; models read 32. Much of the room is open to no model here."
-    )
-    parts.append(pages.table(("", "value (95 % interval)"), told))
-    return "\n\n".join([*parts, note])

@@ -58,6 +58,8 @@ def main(raw: str) -> None:
     step, flops = _model_step(case, device) if case.kind == "model" else _operator_step(case, device)
     for _ in range(WARM_STEPS):
         step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     times = []
     for _ in range(STEPS):
         started = time.perf_counter()
@@ -65,13 +67,13 @@ def main(raw: str) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
-    best_s, peak_mb = sorted(times)[len(times) // 2], _peak_mb(device)  # before the matmul that measures the peak
+    median_s, peak_mb = sorted(times)[len(times) // 2], _peak_mb(device)  # before the matmul that measures the peak
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
     told = {
-        "step_ms": 1e3 * best_s,
-        "examples_per_s": case.rows / best_s,
+        "step_ms": 1e3 * median_s,
+        "examples_per_s": case.rows / median_s,
         "forward_flops": flops / case.rows,
-        "mfu": TRAINING_FACTOR * flops / best_s / peak_flops(device, dtype),
+        "mfu": TRAINING_FACTOR * flops / median_s / peak_flops(device, dtype),
         "peak_mb": peak_mb,
     }
     sys.stdout.write(json.dumps(told) + "\n")

@@ -122,7 +122,9 @@ def test_columns_of_timed_rows_equal_counting_by_hand(seed: int, frozen: bool) -
     for row in range(len(log)):
         now = int(log.event_ms[row]) if frozen_ms is None else min(int(log.event_ms[row]), frozen_ms)
         for name, expected in by_hand(log, row, now).items():
-            np.testing.assert_allclose(column(table, name)[row], expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} of row {row}")
+            np.testing.assert_allclose(
+                column(table, name)[row], expected, rtol=1e-6, atol=1e-7, err_msg=f"{name} of row {row}"
+            )
 
 
 def test_columns_of_untimed_events_equal_counting_in_their_common_order() -> None:

@@ -117,6 +117,9 @@ def test_aggregates_are_computed_once_for_the_same_events(
     assert np.array_equal(again.aggregates(events), first, equal_nan=True)
     with pytest.raises(TypeError):
         again.aggregates(events[::-1])
+    monkeypatch.setattr("foundation.experiments.data._code", lambda: b"columns of another meaning")
+    with pytest.raises(TypeError):
+        replace(tiny_data, folder=tmp_path, _aggregates={}).aggregates(events)
 
 
 def test_true_probabilities_stand_beside_the_log(tiny_data: Dataset) -> None:

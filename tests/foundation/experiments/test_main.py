@@ -40,7 +40,7 @@ def test_an_unknown_name_exits_2_and_names_the_choices(
 ) -> None:
     assert ended(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("error: no experiment ")
+    assert captured.err.startswith("error: no experiment 'qualty'" if arguments else "error: name an experiment: ")
     assert all(name in captured.err for name in FIVE)
     assert captured.out == ""
 

@@ -1,11 +1,13 @@
 """The scaling law is found again in losses that were made from one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from events.metrics import entropy
+from foundation.experiments import scaling_page
 from foundation.experiments.compare import Judged
 from foundation.experiments.jobs import Outcome
 from foundation.experiments.scaling import RATES, _fits, carried_rate
@@ -92,3 +94,34 @@ def test_the_carried_rate_falls_with_the_root_of_the_width() -> None:
     assert carried_rate(2e-3, 64, 64) == 2e-3
     assert carried_rate(2e-3, 256, 64) == pytest.approx(1e-3)
     assert carried_rate(RATES[-1], 16, 64) == pytest.approx(2 * RATES[-1])
+
+
+def test_a_ratio_over_a_slope_that_may_be_zero_has_no_interval(rows: Judged) -> None:
+    exact = made_outcomes(rows)
+    noisy = made_outcomes(rows, seeds=3, seed_sd=0.2)["Wukong"]
+    found = _fits(rows, {**exact, "Wukong": noisy}, dict.fromkeys(SLOPES, FLOPS))
+    assert found["Wukong"]["slope"]["low"] <= 0 < found["InterFormer"]["slope"]["low"]
+    assert np.isnan(found["ratio"]["Kunlun / Wukong"]["low"])
+    assert found["ratio"]["Kunlun / InterFormer"]["low"] > 0
+
+
+def test_the_page_shows_residuals_room_and_a_best_rate_at_the_edge(rows: Judged, tmp_path: Path) -> None:
+    fits = _fits(rows, made_outcomes(rows), dict.fromkeys(SLOPES, FLOPS))
+    names = ("0.002", "0.004", "0.008")
+    level = {"mean": 0.9, "sd": 0.001}
+    size = {"width": 8, "layers": 2, "rate": 0.002, "ne": level, "auc": {"mean": 0.7}}
+    found = {
+        "curves": {family: [{"flops": flops, **size} for flops in FLOPS] for family in SLOPES},
+        "fits": fits,
+        "attainable": {"best_ne": 0.7, "room_in_spreads": 2.0, "hard_enough": False},
+        "tuning": {"Kunlun": [dict(zip(names, one, strict=True)) for one in ((0.91, 0.9, 0.92), (0.9, 0.91, 0.92))]},
+    }
+    told = scaling_page.body(found, rates=(0.002, 0.004, 0.008))
+    line = fits["Kunlun"]["intercept"] - fits["Kunlun"]["slope"]["value"] * 5
+    assert f"{0.9 - line:+.5f}" in told
+    assert "too easy" in told
+    assert "| Kunlun | 1 | 0.91000 | **0.90000** | 0.92000 |  |" in told
+    assert "| Kunlun | 2 | **0.90000** | 0.91000 | 0.92000 | yes |" in told
+    scaling_page.plot(tmp_path, found, task="click")
+    drawn = (tmp_path / "docs/results/gem_scaling.svg").read_text()
+    assert all(colour in drawn for colour in ("#1f77b4", "#ff7f0e", "#2ca02c"))
