@@ -5,6 +5,7 @@ and a margin of 0.1 % NE; KuaiRand is too small for such a margin and stands bes
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from events.splits import Period
@@ -64,7 +65,7 @@ def run(bench: Bench) -> dict[str, Any]:
             found,
             title="Architecture: what each part of Kunlun brings",
             intro=INTRO.format(seeds=len(bench.seeds), margin=MARGIN, caveat=pages.SEEDS_CAVEAT),
-            body="\n\n".join(_section(track, one) for track, one in found.items()),
+            body="\n\n".join(_section(track, one, bench.root) for track, one in found.items()),
         )
     return paths
 
@@ -153,7 +154,7 @@ def _periods(bench: Bench, name: str, data: Dataset) -> tuple[Period, Period]:
     return calendar.teacher_fit, calendar.teacher_validation
 
 
-def _section(name: str, found: dict[str, Any]) -> str:
+def _section(name: str, found: dict[str, Any], root: Path) -> str:
     long = name == "long_range"
     whole = found["arms"][WHOLE]
     place = "Synthetic world with long-range dependence" if long else "KuaiRand, 30 April (no verdict: too few rows)"
@@ -175,5 +176,9 @@ def _section(name: str, found: dict[str, Any]) -> str:
                 f"{sum(one['examples_per_s']) / len(one['examples_per_s']):,.0f}",
             )
         )
-    parts.append(pages.table(heading, cells))
+    differences = {arm: one["minus_whole"]["ne"] for arm, one in found["arms"].items() if arm != WHOLE}
+    label = "NE of the changed model minus NE of the whole: right of zero the part helps"
+    margin = found["margin"] or 0.0
+    plot = pages.forest(f"gem_architecture_{name}", {TASK: differences}, label=label, root=root, margin=margin)
+    parts += [plot, pages.table(heading, cells)]
     return "\n\n".join(parts)

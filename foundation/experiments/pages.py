@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,43 @@ def figure(name: str, *, root: Path) -> tuple[Any, Any, Path]:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     return drawn, axes, root / PAGES / f"{name}.svg"
+
+
+def forest(
+    name: str, panels: Mapping[str, Mapping[str, dict[str, float]]], *, label: str, root: Path, margin: float = 0.0
+) -> str:
+    """A panel per task with a dot and its interval for each row, docs/results/<name>.svg; returns its Markdown.
+
+    `panels`: task -> row -> {value, low, high}; `margin` > 0 shades the band in which a difference counts as none.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "gem", "font.size": 9})
+    rows = list(dict.fromkeys(row for panel in panels.values() for row in panel))
+    size = (2.2 + 2.2 * len(panels), 1.0 + 0.26 * len(rows))
+    drawn, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for axis, (task, panel) in zip(axes[0], panels.items(), strict=True):
+        axis.axvline(0, color="black", linewidth=0.8)
+        if margin:
+            axis.axvspan(-margin, margin, color="tab:green", alpha=0.15)
+        for place, row in enumerate(reversed(rows)):
+            if row in panel:
+                one = panel[row]
+                clear = one["low"] > 0 or one["high"] < 0
+                colour = "tab:blue" if clear else "tab:gray"
+                axis.plot((one["low"], one["high"]), (place, place), color=colour)
+                axis.plot(one["value"], place, marker="o", markersize=4, color=colour)
+        axis.set(title=task, yticks=range(len(rows)))
+        axis.set_yticklabels(list(reversed(rows)))
+        axis.locator_params(axis="x", nbins=4)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    drawn.supxlabel(label, fontsize=9)
+    save(drawn, root / PAGES / f"{name}.svg")
+    return f"![{label}]({name}.svg)"
 
 
 def save(drawn: Any, path: Path) -> None:

@@ -4,6 +4,7 @@ Each neural model is tuned over one grid on 30 April; then it stands with two se
 fitted on the whole training period and judged once on the test period.
 """
 
+from pathlib import Path
 from typing import Any
 
 from events.metrics import ne
@@ -58,7 +59,7 @@ def run(bench: Bench) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for name in ("kuairand", "movielens"):  # written as they come
         figures_of[name] = _track(bench, name, tuning)
-        sections = [_section(track, found) for track, found in figures_of.items()]
+        sections = [_section(track, found, bench.root) for track, found in figures_of.items()]
         paths = bench.write(
             "quality",
             {**figures_of, "tuning": tuning},
@@ -168,9 +169,19 @@ def _target(task: str, rows: Judged, found: dict[str, list[Outcome]]) -> dict[st
     }
 
 
-def _section(name: str, found: dict[str, Any]) -> str:
+def _section(name: str, found: dict[str, Any], root: Path) -> str:
     """Tables of one data set: models, GEM's differences, targets, tuning."""
     parts = [f"## {'KuaiRand, 1 to 7 May' if name == 'kuairand' else 'MovieLens-1M'}"]
+    panels = {
+        task: {
+            pair.removeprefix(f"{GEM} - "): one["auc"]
+            for pair, one in found["differences"][task].items()
+            if GEM in pair
+        }
+        for task in found["targets"]
+    }
+    label = f"AUC of {GEM} minus AUC of the model: right of zero GEM is better"
+    parts.append(pages.forest(f"gem_quality_{name}", panels, label=label, root=root))
     tasks, reference = list(next(iter(found["models"].values()))), name == "kuairand"
     for task in tasks:
         models = {arm: by[task] for arm, by in found["models"].items()}

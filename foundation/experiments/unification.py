@@ -5,6 +5,7 @@ and keeps rows, features, sizes and rates; a negative difference says that the j
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def run(bench: Bench) -> dict[str, Any]:
         found,
         title="Unification: one central model",
         intro=INTRO.format(seeds=len(bench.seeds), caveat=pages.SEEDS_CAVEAT),
-        body="\n\n".join(_section(name, one) for name, one in found.items()),
+        body="\n\n".join(_section(name, one, bench.root) for name, one in found.items()),
     )
 
 
@@ -136,7 +137,7 @@ def _on_surface(rows: Judged, code: int, done: dict[str, list[Outcome]]) -> dict
     }
 
 
-def _section(name: str, found: dict[str, Any]) -> str:
+def _section(name: str, found: dict[str, Any], root: Path) -> str:
     tasks = list(found["models"]["joint"])
     parts = [f"## {'KuaiRand, 1 to 7 May' if name == 'kuairand' else 'Synthetic world, the week after training'}"]
     parts.append(
@@ -159,6 +160,12 @@ def _section(name: str, found: dict[str, Any]) -> str:
             *(f"{pages.bounds(poor[t]['ne'])}, {verdict(poor[t]['ne'])}" if t in poor else "" for t in tasks),
         )
     )
+    panels: dict[str, dict[str, Any]] = {task: {} for task in tasks}
+    for arm, by in [*found["joint_minus"].items(), ("data-poor tasks alone", poor)]:
+        for task, one in by.items():
+            panels[task][arm] = one["ne"]
+    label = "NE of joint minus NE of the other: left of zero joint is better"
+    parts.append(pages.forest(f"gem_unification_{name}", panels, label=label, root=root))
     parts.append(pages.table(("NE of joint minus NE of", *tasks), rows))
     parts.append("### By surface: NE of joint minus NE of one model per surface")
     parts.append(

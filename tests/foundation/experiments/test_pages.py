@@ -86,3 +86,17 @@ def test_nothing_but_the_results_is_left_behind(tmp_path: Path) -> None:
     draw(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["docs/results/gem_test.md", "docs/results/gem_test.svg", "results/gem_test.json"]
+
+
+def test_a_forest_has_every_row_once_and_marks_what_leaves_zero(tmp_path: Path) -> None:
+    clear, open_ = {"value": 0.2, "low": 0.1, "high": 0.3}, {"value": 0.0, "low": -0.1, "high": 0.1}
+    panels = {"click": {"DIN": clear, "BST": open_}, "like": {"BST": clear}}
+    shown = pages.forest("gem_made", panels, label="difference", root=tmp_path, margin=0.05)
+    drawn = (tmp_path / "docs/results/gem_made.svg").read_text()
+    assert shown == "![difference](gem_made.svg)"
+    assert [drawn.count(f"<!-- {text} -->") for text in ("click", "like", "DIN", "BST", "difference")] == [1] * 5
+    assert "#1f77b4" in drawn
+    assert "#7f7f7f" in drawn
+    first = drawn
+    pages.forest("gem_made", panels, label="difference", root=tmp_path, margin=0.05)
+    assert (tmp_path / "docs/results/gem_made.svg").read_text() == first
