@@ -67,6 +67,14 @@ def write_checkpoint(
     return finished
 
 
+def check_free(folder: Path) -> None:
+    """InputError when a folder cannot take a new checkpoint: it is a file, or holds a run, finished or not."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose another --out")
+    if (folder / INFO).is_file() or (folder / PROGRESS).is_file():
+        raise InputError(f"{folder} holds a checkpoint; choose another --out or delete it")
+
+
 def read_info(folder: Path) -> Checkpoint:
     """checkpoint.json of a finished checkpoint, its weights verified; InputError names the file and the mend."""
     path = folder / INFO

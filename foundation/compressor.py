@@ -44,32 +44,56 @@ class Standardise(nn.Module):
 
 
 class Compressor(nn.Module):
-    """Encoder Linear-GELU-Linear-tanh; one linear decoder per prefix 8, 16, 32, 64."""
+    """Encoder Linear-GELU-Linear-tanh; one linear decoder per prefix 8, 16, 32, 64.
 
-    def __init__(self, activations: int) -> None:
+    `hidden` is the encoder's inner width, by default that of the activations. `aligned`: z ends in an affine map to
+    another space and a clip to [-1, 1]; the map is the identity until it is set (`foundation.align`), and the decoders
+    and the loss stay with the z before it.
+    """
+
+    map_ZZ: Tensor
+    shift_Z: Tensor
+
+    def __init__(self, activations: int, *, hidden: int | None = None, aligned: bool = False) -> None:
         super().__init__()
+        hidden = hidden or activations
+        self.aligned = aligned
         self.standardise = Standardise(activations)
         self.encoder = nn.Sequential(
-            nn.Linear(activations, activations),
+            nn.Linear(activations, hidden),
             nn.GELU(approximate="tanh"),
-            nn.Linear(activations, REPRESENTATION_DIM),
+            nn.Linear(hidden, REPRESENTATION_DIM),
             nn.Tanh(),
         )
         self.decoders = nn.ModuleList(nn.Linear(prefix, activations) for prefix in REPRESENTATION_PREFIXES)
+        if aligned:
+            self.register_buffer("map_ZZ", torch.eye(REPRESENTATION_DIM))
+            self.register_buffer("shift_Z", torch.zeros(REPRESENTATION_DIM))
 
     def forward(self, e_BE: Tensor) -> Tensor:
         """z [B, 64] of the activations."""
-        z: Tensor = self.encoder(self.standardise(e_BE.detach()))
-        return z
+        z_BZ: Tensor = self.encoder(self.standardise(e_BE.detach()))
+        if self.aligned:
+            z_BZ = (z_BZ @ self.map_ZZ.T + self.shift_Z).clamp(-1, 1)
+        return z_BZ
 
     def loss(self, e_BE: Tensor) -> Tensor:
         """Mean over prefixes of the reconstruction error per dimension; updates the statistics, never the model."""
         e_BE = e_BE.detach().float()
         self.standardise.update(e_BE)
+        return self._errors(e_BE).mean()
+
+    @torch.no_grad()
+    def reconstruction(self, e_BE: Tensor) -> Tensor:
+        """Mean squared error of each prefix's decoder per standardised dimension, float32 [prefixes], for reports:
+        nothing learns, and the statistics stay."""
+        return self._errors(e_BE.float())
+
+    def _errors(self, e_BE: Tensor) -> Tensor:
         target_BE = self.standardise(e_BE)
         z_BZ = self.encoder(target_BE)
         errors = [
             nn.functional.mse_loss(decoder(z_BZ[:, :prefix]), target_BE)
             for prefix, decoder in zip(REPRESENTATION_PREFIXES, self.decoders, strict=True)
         ]
-        return torch.stack(errors).mean()
+        return torch.stack(errors)

@@ -28,6 +28,10 @@ AggregatePath = Literal["expert", "tokens"]
 
 ALL_TYPES = "all"
 """Name of all event types together, for a tower."""
+JOINT = "joint"
+"""Name of all activations together, for the compressor."""
+LATER: dict[str, Any] = {"extraction": ("head",), "aligned": False}
+"""Fields that checkpoints may lack, which were made before there were others than these values."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ class GemConfig:
       domain_experts: width of each surface's own expert beside the shared head; 0: none [I].
       aggregates: width of `GemBatch.aggregates_BA`; 0: none. aggregate_path: "expert", a small ensemble that reads them
         alone, whose logits are averaged with the deep model's; "tokens", set tokens and an additive path [I].
+      extraction: the activations that the compressor reads (LoopFM, 2605.29280, 1.1), one or more of `extractable`, or
+        "joint", all of them. They change z and nothing else of the model.
+      aligned: z passes a linear map to an older space, which `foundation.align` fits.
     """
 
     dim: int
@@ -133,6 +140,8 @@ class GemConfig:
     domain_experts: int = 0
     aggregates: int = 0
     aggregate_path: AggregatePath = "expert"
+    extraction: tuple[str, ...] = ("head",)
+    aligned: bool = False
 
     def __post_init__(self) -> None:
         _positive(self, "dim", "heads", "layers", "embedding_dim", "history_length", "pffn_hidden", "summary_tokens")
@@ -149,6 +158,9 @@ class GemConfig:
             )
         if not set(self.activations) <= set(ACTIVATIONS):
             raise InputError(f"GemConfig.activations is {self.activations}; choose from {sorted(ACTIVATIONS)}")
+        known = (*self.extractable, JOINT)
+        if not self.extraction or not set(self.extraction) <= set(known):
+            raise InputError(f"GemConfig.extraction is {self.extraction}; choose one or more of {list(known)}")
         for part in self.towers:
             if self.pooling == "hsp" and self.seeds <= part.pooled_tokens:
                 raise InputError(
@@ -170,18 +182,33 @@ class GemConfig:
         """Tokens of the sequence summary that global interaction and the head see."""
         return sum(tower.pooled_tokens for tower in self.towers)
 
+    @property
+    def extractable(self) -> tuple[str, ...]:
+        """Names of the activations that the compressor can read, from shallow to deep.
+
+        "embedding": the set tokens before the first layer; "hidden-0", ...: set tokens and summary after each layer,
+        pooled; "head": the head's first hidden layer and the pair products; "score": the logits (`Gem`).
+        """
+        return ("embedding", *(f"hidden-{number}" for number in range(self.layers)), "head", "score")
+
+    @property
+    def extracted(self) -> tuple[str, ...]:
+        """What `extraction` names, from shallow to deep, whatever the order of the names."""
+        return tuple(name for name in self.extractable if name in self.extraction or JOINT in self.extraction)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "GemConfig":
-        """Inverse of `to_json`; InputError when a field is missing or unknown."""
+        """Inverse of `to_json`; InputError when a field is unknown, or missing and not one of `LATER`."""
+        raw = LATER | raw
         differing = set(raw) ^ {field.name for field in fields(cls)}
         if differing:
             raise InputError(f"not a GemConfig of this version ({sorted(differing)}); train the checkpoint again")
         try:
             towers = [Tower(**{**tower, "types": tuple(tower["types"])}) for tower in raw["personalisation"]]
-            tuples = {name: tuple(raw[name]) for name in ("head_hidden", "activations")}
+            tuples = {name: tuple(raw[name]) for name in ("head_hidden", "activations", "extraction")}
             time = TimeEncoding(**raw["time"])
             return cls(**{**raw, **tuples, "personalisation": tuple(towers), "time": time})
         except (KeyError, TypeError) as error:

@@ -24,6 +24,7 @@ from foundation.aggregate_expert import AggregatePaths
 from foundation.attention import Reach
 from foundation.batch import GemBatch
 from foundation.config import GemConfig, Tower
+from foundation.gem import Gem
 from foundation.kunlun import parts
 from foundation.layout import InputLayout
 from foundation.tokens import Tokens
@@ -187,6 +188,31 @@ def flops_by_module(model: nn.Module, batch: GemBatch) -> dict[str, int]:
     prefix = type(model).__name__ + "."
     counts = {name: sum(by_op.values()) for name, by_op in counter.get_flop_counts().items() if name.startswith(prefix)}
     return {"": counter.get_total_flops()} | {name.removeprefix(prefix): count for name, count in counts.items()}
+
+
+@dataclass(frozen=True)
+class LoggingFlops:
+    """FLOPs of one example: `soft` of the forward pass that gives its soft labels, `z` of the compressor after it.
+
+    The extraction itself has no products. `ratio`: logging soft labels and z over logging soft labels alone.
+    """
+
+    soft: float
+    z: float
+
+    @property
+    def ratio(self) -> float:
+        return (self.soft + self.z) / self.soft
+
+
+def logging_flops(model: Gem, batch: GemBatch) -> LoggingFlops:
+    """What the teacher's log costs over a batch, by torch's counter; the model in evaluation mode."""
+    with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter, torch.no_grad():
+        output = model(batch)
+        soft = counter.get_total_flops()
+        model.compressor(output.activations_BE)
+    rows = len(batch.mask_BT)
+    return LoggingFlops(soft / rows, (counter.get_total_flops() - soft) / rows)
 
 
 def _attention_flops(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *_: object, **__: object) -> int:

@@ -14,7 +14,9 @@ from foundation.presets import tiny_model
 TOWER = Tower(types=("click", 0), dim=8, heads=2, layers=1, pooled_tokens=2, window=3, length=4)
 
 
-@pytest.mark.parametrize("config", [tiny_model(), replace(tiny_model(), personalisation=(TOWER,))])
+@pytest.mark.parametrize(
+    "config", [tiny_model(), replace(tiny_model(), personalisation=(TOWER,), extraction=("score", "hidden-0"))]
+)
 def test_survives_json(config: GemConfig) -> None:
     assert GemConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
@@ -57,6 +59,24 @@ def test_unknown_choices_are_refused(name: str) -> None:
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         replace(tiny_model(), **change)
+
+
+@pytest.mark.parametrize("extraction", [(), ("hidden-2",), ("hidden-",), ("head", "colour"), ("",), "head"])
+def test_unknown_activations_are_refused_with_the_names_there_are(extraction: Any) -> None:
+    with pytest.raises(InputError, match="'embedding', 'hidden-0', 'hidden-1', 'head', 'score', 'joint'"):
+        replace(tiny_model(), extraction=extraction)
+
+
+def test_extracted_activations_go_from_shallow_to_deep() -> None:
+    assert tiny_model().extracted == ("head",)
+    assert replace(tiny_model(), extraction=("score", "hidden-1", "score")).extracted == ("hidden-1", "score")
+    assert replace(tiny_model(), extraction=("joint", "head")).extracted == tiny_model().extractable
+
+
+def test_a_configuration_from_before_the_extraction_reads_as_it_was() -> None:
+    raw = tiny_model().to_json()
+    del raw["extraction"], raw["aligned"]
+    assert GemConfig.from_json(raw) == tiny_model()
 
 
 @pytest.mark.parametrize("change", [{"types": ()}, {"dim": 6}, {"length": 0}, {"window": -1}])
