@@ -61,6 +61,12 @@ def registry_key(space: str) -> str:
     return f"emb:{space}:generations"
 
 
+def meta_key(space: str) -> str:
+    """JSON of what a reader needs beyond the name of the space: dtype, dim, and the centres and version of its
+    quantiser. Written before a generation of it goes live."""
+    return f"emb:{space}:meta"
+
+
 def watermark_key(space: str, generation: str) -> str:
     """Decimal Unix ms up to which events are published in a generation: the newest event_ms among the rows of the
     representation log that were visible (available and past) when it was last published. It never goes back, follows

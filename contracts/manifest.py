@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.errors import InputError
 from contracts.features import InputSpec, TensorSpec
-from contracts.keys import check_space, space_dim
+from contracts.keys import check_space, space_dim, space_dtype
+from contracts.quantiser import Quantiser
 from contracts.schema import FeatureSchema
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -40,6 +41,14 @@ class Tensor(BaseModel):
     shape: list[int | str]
 
 
+class QuantiserFields(BaseModel):
+    """What the codes of the space mean: its dtype, and the 16 centres of kint4."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    dtype: str
+    centres: list[float] = []
+
+
 class Manifest(BaseModel):
     """What is true of this artifact. `tasks` is the order of the output columns `probabilities` [N, tasks]."""
 
@@ -51,6 +60,7 @@ class Manifest(BaseModel):
     surfaces: list[str] = Field(min_length=1)
     tasks: list[str] = Field(min_length=1)
     space: str
+    quantiser: QuantiserFields | None = None
     history_length: int = Field(ge=0)
     dim: int = Field(gt=0)
     inputs: list[Tensor]
@@ -80,7 +90,23 @@ class Manifest(BaseModel):
         check_space(self.space)
         if space_dim(self.space) != self.dim:
             raise InputError(f"artifact {self.name}/{self.version}: space {self.space} is not {self.dim} wide")
+        self.record_quantiser()
         return spec
+
+    def record_quantiser(self) -> Quantiser:
+        """What reads the records of the space. A manifest of before there were centres says nothing of it, and its
+        space all. InputError when they contradict each other, or centres are missing."""
+        dtype = space_dtype(self.space)
+        fields = self.quantiser or QuantiserFields(dtype=dtype)
+        if fields.dtype != dtype:
+            raise InputError(
+                f"artifact {self.name}/{self.version}: its quantiser is {fields.dtype}, its space is {self.space}; "
+                "export it again"
+            )
+        try:
+            return Quantiser(fields.dtype, tuple(fields.centres))
+        except InputError as error:
+            raise InputError(f"artifact {self.name}/{self.version}: {error}; export it again") from error
 
 
 def tensor_of(spec: TensorSpec) -> Tensor:

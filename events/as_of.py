@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from contracts.embedding import HistoryRecord, dequantise
+from contracts.embedding import HistoryRecord
+from contracts.quantiser import INT8, Quantiser
 from events.representation_shards import Representations
 
 
@@ -19,11 +20,11 @@ class AsOf:
     """Histories of a block of rows as a reader at any time sees them: available_ms < t and event_ms < t, newest by
     (event_ms, event_id). Right for every order of availability; fast where it is monotone within a user."""
 
-    def __init__(self, rows: Representations, *, fence: int = 0, dtype: str = "int8") -> None:
-        """`fence` (the log's epoch) and `dtype` (the space's quantiser) go into the records."""
+    def __init__(self, rows: Representations, *, fence: int = 0, quantiser: Quantiser = INT8) -> None:
+        """`fence` (the log's epoch) goes into the records; `quantiser` (the log's) decodes their vectors."""
         encoded = pa.array(rows.user_id, pa.string()).dictionary_encode()
         self.users: list[str] = encoded.dictionary.to_pylist()
-        self.rows, self.fence, self.dtype = rows, fence, dtype
+        self.rows, self.fence, self._quantiser = rows, fence, quantiser
         self._code_of = {user: code for code, user in enumerate(self.users)}
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         self._order = np.lexsort((rows.event_id, rows.event_ms, codes))
@@ -70,7 +71,7 @@ class AsOf:
             return None
         own = np.arange(self._start[code], self._start[code + 1])
         for _, codes, record in self._records(own, length, as_of_ms):
-            return replace(record, vectors=dequantise(codes, self.dtype))
+            return replace(record, vectors=self._quantiser.decode(codes))
         return None
 
     def records(self, length: int, *, as_of_ms: int | None = None) -> Iterator[tuple[str, np.ndarray, HistoryRecord]]:

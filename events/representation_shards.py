@@ -1,7 +1,8 @@
 """One shard of the representation log: rows in memory, and their Parquet file.
 
-Legend: R rows, K tasks, d served width. Vectors are fixed-size binary columns (little-endian fp16 and int8): reading
-one is a copy and not a decode of lists. Pages carry checksums, so a flipped bit is an error and no wrong embedding.
+Legend: R rows, K tasks, d served width. Vectors are fixed-size binary columns (little-endian fp16; the quantiser's
+packed codes): reading one is a copy and not a decode of lists. Pages carry checksums, so a flipped bit is an error and
+no wrong embedding.
 """
 
 import os
@@ -15,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from contracts.errors import InputError
+from contracts.errors import CorruptRecordError, InputError
 from contracts.keys import space_dim
+from contracts.quantiser import INT8, Quantiser
 
 Z_DIM = 64
 """Width of the stored compressor output; its prefixes 8, 16, 32 and 64 are each usable alone (LoopFM, Matryoshka)."""
@@ -30,8 +32,9 @@ class Representations:
     """Rows of the log in order of their ingestion offset.
 
     offset int64, event_id uint64, event_ms, available_ms int64, user_id str objects, ad_hash uint64, all [R],
-    surface int16 [R], z float16 [R, 64] in [-1, 1] ([R, 0] when read without), codes int8 [R, d] = the quantised prefix
-    that the cache serves, soft float32 [R, K] = the teacher's conditional probabilities in task order.
+    surface int16 [R], z float16 [R, 64] in [-1, 1] ([R, 0] when read without), codes [R, d] = the quantised prefix
+    that the cache serves (one code a number, of the quantiser's type), soft float32 [R, K] = the teacher's conditional
+    probabilities in task order.
     """
 
     offset: np.ndarray
@@ -65,21 +68,24 @@ class Representations:
 
 @dataclass(frozen=True)
 class ShardFormat:
-    """What the files of one log have in common: the space, the tasks in order, and the teacher."""
+    """What the files of one log have in common: the space, the tasks in order, the teacher and the quantiser."""
 
     space: str
     tasks: tuple[str, ...]
     teacher: str
+    quantiser: Quantiser = INT8
 
     def schema(self) -> pa.Schema:
         """Arrow schema of a shard."""
+        code_bytes = self.quantiser.packed_bytes(1, space_dim(self.space))
         columns: list[tuple[str, Any]] = [
             *(("offset", pa.int64()), ("event_id", pa.uint64()), ("event_ms", pa.int64())),
             *(("available_ms", pa.int64()), ("user_id", pa.string()), ("ad_hash", pa.uint64())),
-            *(("surface", pa.int16()), ("z", pa.binary(2 * Z_DIM)), ("codes", pa.binary(space_dim(self.space)))),
+            *(("surface", pa.int16()), ("z", pa.binary(2 * Z_DIM)), ("codes", pa.binary(code_bytes))),
             *((f"soft_{task}", pa.float32()) for task in self.tasks),
         ]
-        return pa.schema(columns, metadata={"space": self.space, "teacher": self.teacher})
+        metadata = {"space": self.space, "teacher": self.teacher, "quantiser": self.quantiser.version}
+        return pa.schema(columns, metadata=metadata)
 
     def write(self, path: Path, rows: Representations) -> None:
         """Write a shard under a temporary name beside `path`, fsync it, and rename it in one step."""
@@ -89,7 +95,7 @@ class ShardFormat:
             pa.array(rows.ad_hash),
             pa.array(rows.surface.astype(np.int16)),
             _binary(rows.z.astype("<f2")),
-            _binary(rows.codes.astype(np.int8)),
+            self._packed(rows.codes),
             *(pa.array(np.ascontiguousarray(column, np.float32)) for column in rows.soft.T),
         ]
         table = pa.Table.from_arrays(columns, schema=self.schema())
@@ -107,6 +113,9 @@ class ShardFormat:
                 metadata = file.schema_arrow.metadata or {}
                 if metadata.get(b"space") != self.space.encode():
                     raise InputError(f"{path} is no shard of {self.space}; {MEND}")
+                version = self.quantiser.version.encode()
+                if metadata.get(b"quantiser", version) != version:
+                    raise InputError(f"{path} was written with other centres than this log's; {MEND}")
                 table = file.read(names)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({str(error).strip().splitlines()[0]}); {MEND}") from error
@@ -126,7 +135,7 @@ class ShardFormat:
         return Representations(
             **{name: table[name].to_numpy() for name in names},
             z=_matrix(table, "z", "<f2") if z else np.zeros((len(table), 0), np.float16),
-            codes=_matrix(table, "codes", "i1"),
+            codes=self._codes(path, _matrix(table, "codes", "u1")),
             soft=np.stack(soft, axis=1) if soft else np.zeros((len(table), 0), np.float32),
         )
 
@@ -138,9 +147,21 @@ class ShardFormat:
             ad_hash=np.zeros(0, np.uint64),
             surface=np.zeros(0, np.int16),
             z=np.zeros((0, Z_DIM if z else 0), np.float16),
-            codes=np.zeros((0, space_dim(self.space)), np.int8),
+            codes=self.quantiser.unpack(b"", 0, space_dim(self.space)),
             soft=np.zeros((0, len(self.tasks)), np.float32),
         )
+
+    def _packed(self, codes: np.ndarray) -> pa.Array:
+        """Packed codes as fixed-size binary, a vector a row."""
+        width = self.quantiser.packed_bytes(1, codes.shape[1])
+        return pa.Array.from_buffers(pa.binary(width), len(codes), [None, pa.py_buffer(self.quantiser.pack(codes))])
+
+    def _codes(self, path: Path, packed: np.ndarray) -> np.ndarray:
+        """Inverse of `_packed`: [R, d]."""
+        try:
+            return self.quantiser.unpack(packed.reshape(-1), len(packed), space_dim(self.space))
+        except CorruptRecordError as error:
+            raise InputError(f"{path} holds other codes than {self.space} says ({error}); {MEND}") from error
 
 
 def _binary(matrix: np.ndarray) -> pa.Array:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from contracts.errors import GemError, InputError
 from contracts.keys import check_space, space_dim, space_dtype
+from contracts.quantiser import Quantiser
 from events.as_of import AsOf
 from events.representation_shards import PARTIAL, Z_DIM, Representations, ShardFormat
 
@@ -42,7 +43,8 @@ class Shard:
 @dataclass(frozen=True)
 class LogIndex:
     """log.json. `covered_offset` is where the log ended after its last append, so a deleted last shard is noticed;
-    `epoch` grows whenever rows below that end are written again and becomes the fence of every record."""
+    `epoch` grows whenever rows below that end are written again and becomes the fence of every record. `centres` are
+    those of a kint4 space, fitted once, when the log was made."""
 
     format: int
     space: str
@@ -51,6 +53,10 @@ class LogIndex:
     schema_fingerprint: str
     epoch: int
     covered_offset: int = 0
+    centres: tuple[float, ...] = ()
+
+    def quantiser(self) -> Quantiser:
+        return Quantiser(space_dtype(self.space), self.centres)
 
 
 class RepresentationLog:
@@ -60,19 +66,29 @@ class RepresentationLog:
         """Open `<root>/<space>`; InputError when the folder is no representation log of this format."""
         self.folder = Path(folder)
         self._index = _read_index(self.folder)
-        self._format = ShardFormat(self._index.space, self._index.tasks, self._index.teacher)
+        index = self._index
+        self._format = ShardFormat(index.space, index.tasks, index.teacher, index.quantiser())
 
     @classmethod
     def create(
-        cls, root: Path, *, space: str, tasks: Sequence[str], teacher: str, schema_fingerprint: str, epoch: int
+        cls,
+        root: Path,
+        *,
+        space: str,
+        tasks: Sequence[str],
+        teacher: str,
+        schema_fingerprint: str,
+        epoch: int,
+        centres: tuple[float, ...] = (),
     ) -> "RepresentationLog":
-        """A new empty log under `root`; InputError if the space has one already. Where another process may do the same,
-        hold `locked(root / space)`."""
+        """A new empty log under `root`; InputError if the space has one already, or is kint4 and has no 16 centres.
+        Where another process may do the same, hold `locked(root / space)`."""
         folder = Path(root) / check_space(space)
         if (folder / INDEX).exists():
             raise InputError(f"{folder} is a representation log already; open it, or delete the folder to start anew")
+        index = LogIndex(FORMAT, space, tuple(tasks), teacher, schema_fingerprint, epoch, centres=centres)
+        index.quantiser()  # refused before anything is written
         folder.mkdir(parents=True, exist_ok=True)
-        index = LogIndex(FORMAT, space, tuple(tasks), teacher, schema_fingerprint, epoch)
         _write_index(folder, index)
         return cls(folder)
 
@@ -93,6 +109,11 @@ class RepresentationLog:
     @property
     def schema_fingerprint(self) -> str:
         return self._index.schema_fingerprint
+
+    @property
+    def quantiser(self) -> Quantiser:
+        """What the codes of the rows mean."""
+        return self._format.quantiser
 
     @property
     def epoch(self) -> int:
@@ -167,7 +188,7 @@ class RepresentationLog:
 
     def as_of(self, rows: Representations) -> AsOf:
         """Histories over rows of this log, with its epoch and quantiser in their records."""
-        return AsOf(rows, fence=self.epoch, dtype=space_dtype(self.space))
+        return AsOf(rows, fence=self.epoch, quantiser=self.quantiser)
 
     def _listed(self) -> list[Shard]:
         found = [
@@ -223,12 +244,16 @@ def _read_index(folder: Path) -> LogIndex:
         raise InputError(f"{folder} is no representation log: it has no {INDEX}; write one with precompute.refresh")
     try:
         raw = json.loads(path.read_text())
-        index = LogIndex(**{**raw, "tasks": tuple(raw["tasks"])})
-    except (ValueError, TypeError, KeyError) as error:
+        index = LogIndex(**{**raw, "tasks": tuple(raw["tasks"]), "centres": tuple(map(float, raw.get("centres", ())))})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it, or delete the folder and refresh") from error
     if index.format != FORMAT:
         raise InputError(f"{path} has format {index.format}, this version reads {FORMAT}; refresh into another folder")
     check_space(index.space)
+    try:
+        index.quantiser()
+    except InputError as error:
+        raise InputError(f"{path} is damaged ({error}); restore it, or delete the folder and refresh") from error
     return index
 
 

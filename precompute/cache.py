@@ -4,6 +4,7 @@ Records are derived from the representation log and from nothing else, so every 
 the newest and answers what it did. What a job needs to know of generations stands in `generations`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, Res
 from redis.retry import Retry
 
 from contracts.errors import GemError, InputError
-from contracts.keys import history_key
+from contracts.keys import history_key, meta_key, space_dim
+from contracts.quantiser import Quantiser
 from precompute.scripts import CREATED, REFUSED, REPLACED, SET_RECORD, UNCHANGED
 from precompute.settings import PrecomputeSettings
 
@@ -125,6 +127,23 @@ class RecordWriter:
                 raise errors[0]
             self._client.script_load(SET_RECORD)
         raise ResponseError("unreachable")
+
+
+class SpaceMeta:
+    """What the space's meta key says of its quantiser. A reader with other centres takes no record of the space, so the
+    key changes before the first generation with new ones goes live."""
+
+    def __init__(self, client: redis.Redis, space: str, quantiser: Quantiser) -> None:
+        self._client, self._key = client, meta_key(space)
+        self._text = json.dumps({**quantiser.to_json(), "dim": space_dim(space), "version": quantiser.version})
+
+    def declare(self) -> None:
+        """Say it, whatever another log of this space said before."""
+        self._client.set(self._key, self._text)
+
+    def declare_if_absent(self) -> None:
+        """Say it where nobody has: the space was published before there was this key, or the key was lost."""
+        self._client.set(self._key, self._text, nx=True)
 
 
 def redacted(url: str) -> str:

@@ -23,9 +23,8 @@ import redis
 from contracts.embedding import HistoryRecord, decode_history, encode_history_codes
 from contracts.errors import CorruptRecordError, GemError, InputError, UnsupportedRecordError
 from contracts.hashing import stable_hash
-from contracts.keys import space_dtype
 from events.representations import RepresentationLog
-from precompute.cache import RecordWriter, Written
+from precompute.cache import RecordWriter, SpaceMeta, Written
 from precompute.generations import BUILDING, RETIRED, Generation, Registry
 from precompute.survey import PART_ROWS, Survey, Surveyor
 
@@ -104,6 +103,7 @@ class Publisher:
     ) -> None:
         self._log = log
         self._registry = Registry(client, log.space, retired_ttl_s=retired_ttl_s)
+        self._meta = SpaceMeta(client, log.space, log.quantiser)
         self._writer = RecordWriter(client, log.space)
         self._now_ms, self._progress = now_ms, progress
         self._surveyor = Surveyor(log, part_rows=part_rows)
@@ -130,6 +130,7 @@ class Publisher:
         ]
         claims = [(entry.offset, entry.as_of_ms) for entry in targets]
         news = self._surveyor.survey(as_of_ms=now_ms + 1, claims=claims)
+        self._meta.declare_if_absent()
         written = self._write(targets, news)
         for entry in targets:
             self._registry.raise_watermark(replace(entry, watermark_ms=news.watermark_ms))
@@ -173,6 +174,7 @@ class Publisher:
             self._validate(entry)
             self._registry.raise_watermark(entry)
             self._registry.update(entry.name, lambda entry: replace(entry, built_ms=self._now_ms()))
+            self._meta.declare()
             flipped = self._registry.flip(expected, entry.name)
             self._registry.reconcile(self._now_ms())
             built = Published(
@@ -219,12 +221,12 @@ class Publisher:
 
     def _records(self, news: Survey, length: int) -> Iterator[list[tuple[str, bytes]]]:
         """(user id, bytes) in batches; memory holds the rows of one part."""
-        dtype = space_dtype(self._log.space)
+        quantiser = self._log.quantiser
         everyone = len(news.parts) == 1 and news.touched == len(news.users)
         for part in news.parts:
             rows = self._log.as_of(self._log.read(z=False, users=None if everyone else part))
             records = (
-                (user, encode_history_codes(codes, record, user_id=user, dtype=dtype, shape=codes.shape))
+                (user, encode_history_codes(codes, record, user_id=user, quantiser=quantiser))
                 for user, codes, record in rows.records(length, as_of_ms=news.as_of_ms)
             )
             while batch := list(islice(records, WRITE_BATCH)):
@@ -236,7 +238,7 @@ class Publisher:
             return
         stored = self._writer.read(entry.name, [user for user, _ in sample])
         for (user, blob), (found, _) in zip(sample, stored, strict=True):
-            if found != blob and (found is None or _age(found, user) < _age(blob, user)):
+            if found != blob and (found is None or self._age(found, user) < self._age(blob, user)):
                 raise GemError(
                     f"read-back: the record of user hash {stable_hash(user):016x} in {entry.name} is not what was "
                     "written; check Valkey's memory and eviction policy and run this again"
@@ -309,11 +311,10 @@ class Publisher:
                 ) from error
             yield
 
-
-def _age(blob: bytes, user: str) -> tuple[int, int, int]:
-    """What the compare-and-set compares; a damaged record is older than any."""
-    try:
-        record: HistoryRecord = decode_history(blob, user_id=user)
-    except (CorruptRecordError, UnsupportedRecordError):
-        return (-1, -1, -1)
-    return record.fence, record.log_offset, record.impressions
+    def _age(self, blob: bytes, user: str) -> tuple[int, int, int]:
+        """What the compare-and-set compares; a damaged record is older than any."""
+        try:
+            record: HistoryRecord = decode_history(blob, user_id=user, quantiser=self._log.quantiser)
+        except (CorruptRecordError, UnsupportedRecordError):
+            return (-1, -1, -1)
+        return record.fence, record.log_offset, record.impressions

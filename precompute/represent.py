@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from contracts.command import track
-from contracts.embedding import quantise
 from contracts.errors import GemError, InputError
 from contracts.hashing import stable_hashes
-from contracts.keys import space_dim, space_dtype, space_name
+from contracts.keys import space_dim, space_name
+from contracts.quantiser import DTYPES, fit_centres
 from contracts.schema import FeatureSchema
 from events.history import HistoryIndex
 from events.log import InteractionLog
@@ -22,6 +22,10 @@ from foundation.teacher import Representation
 
 SERVED_DIM, SERVED_DTYPE = 32, "int8"
 """LoopFM's public width d = 32; its authors report int8 as near-lossless. Its codes are what students read."""
+SERVED_DIMS = (8, 16, 32, 64)
+"""Prefixes of z that the compressor is trained to make usable alone."""
+CODEBOOK_ROWS, CODEBOOK_MS = 20_000, 86_400_000
+"""The centres of kint4 are fitted on so many impressions of the teacher's last day, as LoopFM fits on one day."""
 SHARD_ROWS = 20_000
 BACKFILL_DELAY_S = 600
 """A backfilled row counts as available ten minutes after its event, as in live operation."""
@@ -97,18 +101,30 @@ class Represented:
         }
 
 
-def open_log(root: Path, teacher: Represents, log: InteractionLog, *, now_ms: int) -> RepresentationLog:
-    """The representation log of this teacher under `root`, created if need be.
+def open_log(
+    root: Path,
+    teacher: Represents,
+    log: InteractionLog,
+    *,
+    now_ms: int,
+    dim: int = SERVED_DIM,
+    dtype: str = SERVED_DTYPE,
+) -> RepresentationLog:
+    """The representation log of this teacher, width and quantiser under `root`, created if need be.
 
-    InputError when the teacher or the log that stands there is of another schema, or another teacher's; GemError while
-    another process creates or writes it; OSError when the folder cannot be written.
+    InputError when the width or quantiser is none, or the teacher or the log that stands there is of another schema, or
+    another teacher's; GemError while another process creates or writes it; OSError when the folder cannot be written.
     """
+    if dim not in SERVED_DIMS:
+        raise InputError(f"--dim {dim} is no width that z can be cut to; use one of {', '.join(map(str, SERVED_DIMS))}")
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype {dtype} is no quantiser; use one of {', '.join(DTYPES)}")
     if teacher.schema.fingerprint() != log.schema.fingerprint():
         raise InputError(
             f"the checkpoint reads schema {teacher.schema.name} {teacher.schema.fingerprint()}, the log has "
             f"{log.schema.name} {log.schema.fingerprint()}; train a teacher on this log"
         )
-    space = space_name("gem", teacher.run, SERVED_DIM, SERVED_DTYPE)
+    space = space_name("gem", teacher.run, dim, dtype)
     folder = Path(root) / space
     if not (folder / INDEX).exists():  # a folder without it is what a killed first run may leave
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,11 +137,32 @@ def open_log(root: Path, teacher: Represents, log: InteractionLog, *, now_ms: in
                     teacher=teacher.run,
                     schema_fingerprint=log.schema.fingerprint(),
                     epoch=now_ms,
+                    centres=fitted_centres(teacher, log, dim=dim) if dtype == "kint4" else (),
                 )
     existing = RepresentationLog(folder)
     if existing.teacher != teacher.run or existing.schema_fingerprint != log.schema.fingerprint():
         raise InputError(f"{folder} was written by another teacher or for another schema; choose another folder")
     return existing
+
+
+def fitted_centres(teacher: Represents, log: InteractionLog, *, dim: int) -> tuple[float, ...]:
+    """The 16 centres of kint4, fitted on z of impressions that trained the teacher.
+
+    Up to CODEBOOK_ROWS of the day that ends with the teacher's training, evenly spaced in the log's order. They serve
+    the codebook alone: z does not depend on the row's own labels, and none of these rows is ever logged. The same
+    teacher and log give the same centres. InputError when the log has no impression of the teacher's period.
+    """
+    past = np.flatnonzero(log.event_ms < teacher.trained_until_ms)
+    if not len(past):
+        raise InputError(
+            "--dtype kint4 fits its centres on impressions of the teacher's training period, and the log has none; "
+            "give the log that the teacher was trained on, or use another --dtype"
+        )
+    rows = past[log.event_ms[past] > log.event_ms[past].max() - CODEBOOK_MS]
+    rows = rows[np.arange(min(len(rows), CODEBOOK_ROWS)) * len(rows) // min(len(rows), CODEBOOK_ROWS)]
+    made = teacher.represent(log, rows)
+    _check_finite(made, log, rows)
+    return fit_centres(made.z.astype(np.float16)[:, :dim])
 
 
 def represent_new(
@@ -153,7 +190,7 @@ def represent_new(
         teacher_s += time.monotonic() - started
         _check_finite(made, log, chunk.rows)
         representations.append(
-            _rows(representations.space, log, chunk.rows, made, available, ad_hash, now_ms()),
+            _rows(representations, log, chunk.rows, made, available, ad_hash, now_ms()),
             first_offset=chunk.first_offset,
             end_offset=chunk.end_offset,
         )
@@ -181,7 +218,7 @@ def chunks_of(
 
 
 def _rows(
-    space: str,
+    representations: RepresentationLog,
     log: InteractionLog,
     rows: np.ndarray,
     made: Representation,
@@ -200,7 +237,7 @@ def _rows(
         ad_hash=ad_hash[log.ad[rows]],
         surface=log.surface[rows],
         z=z,
-        codes=quantise(z[:, : space_dim(space)], space_dtype(space)),
+        codes=representations.quantiser.encode(z[:, : space_dim(representations.space)]),
         soft=made.soft.astype(np.float32),
     )
 

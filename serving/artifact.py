@@ -15,6 +15,7 @@ import onnx
 from contracts.errors import InputError
 from contracts.features import InputSpec
 from contracts.manifest import GOLDEN, MANIFEST, MODEL, Manifest, load_manifest, read_manifest
+from contracts.quantiser import Quantiser
 from contracts.schema import Feature
 from serving.scorer import OUTPUT, Scorer
 
@@ -23,12 +24,14 @@ GOLDEN_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Model:
-    """A student that may serve. `chains` [schema tasks, output columns] bool: the columns whose product is P(task);
-    a task that the model does not predict has none. `default_objective` (a schema task) is that of unknown ads."""
+    """A student that may serve. `quantiser` reads the records of its space. `chains` [schema tasks, output columns]
+    bool: the columns whose product is P(task); a task that the model does not predict has none. `default_objective` (a
+    schema task) is that of unknown ads."""
 
     manifest: Manifest
     spec: InputSpec
     scorer: Scorer
+    quantiser: Quantiser
     chains: np.ndarray
     default_objective: int
     context_features: Mapping[str, Feature]
@@ -93,6 +96,7 @@ def load_model(folder: Path, *, intra_op_threads: int, inline_rows: int, executo
         manifest=manifest,
         spec=spec,
         scorer=scorer,
+        quantiser=manifest.record_quantiser(),
         chains=_chains(manifest, spec),
         default_objective=[task.name for task in spec.schema.tasks].index(manifest.tasks[0]),
         context_features={feature.name: feature for feature in context},

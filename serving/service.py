@@ -5,13 +5,14 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from contracts.errors import InputError
+from contracts.quantiser import Quantiser
 from serving.artifact import Model, load_models
 from serving.catalogue import Catalogue, LiveCatalogue, load_catalogue
 from serving.feature_log import FeatureLog
@@ -95,7 +96,7 @@ def build(settings: Settings, *, stream: TextIO) -> Service:
         models=models,
         store=EmbeddingStore(
             settings.redis_url.get_secret_value(),
-            {model.manifest.space for model in models.values()},
+            quantisers_of(models.values()),
             connections=settings.store_connections,
             timeout_s=settings.store_timeout_ms / 1000,
         ),
@@ -115,6 +116,19 @@ def build(settings: Settings, *, stream: TextIO) -> Service:
         feature_log=feature_log,
         executor=executor,
     )
+
+
+def quantisers_of(models: Iterable[Model]) -> dict[str, Quantiser]:
+    """The quantiser of each space that the models read; InputError when two of them decode one space differently."""
+    readers: dict[str, Model] = {}
+    for model in models:
+        first = readers.setdefault(model.manifest.space, model)
+        if first.quantiser != model.quantiser:
+            raise InputError(
+                f"GEM_MODELS: {first.label} and {model.label} read space {model.manifest.space} with other centres; "
+                "keep those that were trained on the log that is published"
+            )
+    return {space: model.quantiser for space, model in readers.items()}
 
 
 def _fitting_catalogue(path: Path, models: Mapping[str, Model]) -> Catalogue:

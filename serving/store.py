@@ -6,8 +6,9 @@ background. Tiers are read in the order of `source`; today Valkey is the only on
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from contracts.bodies import EmbeddingSource
 from contracts.embedding import HistoryRecord, PairRecord, decode_history, decode_pair
 from contracts.errors import GemError, InputError
-from contracts.keys import generation_number, history_key, live_key, pair_key, space_dim, watermark_key
+from contracts.keys import generation_number, history_key, live_key, meta_key, pair_key, space_dim, watermark_key
+from contracts.quantiser import Quantiser
 from serving.breaker import Breaker
 
 TIMEOUT, UNREACHABLE, BUSY, ERROR = (
@@ -32,6 +34,7 @@ TIMEOUT, UNREACHABLE, BUSY, ERROR = (
     "embedding_store_error",
 )
 NO_BUDGET = "embedding_store_skipped"
+OTHER_QUANTISER = "embedding_quantiser_mismatch"
 NO_GENERATION, CORRUPT, MISSING = "embedding_generation_missing", "embedding_corrupt", "embedding_missing"
 POLL_TIMEOUT_S = 0.5
 log = logging.getLogger(__name__)
@@ -39,10 +42,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the poll last saw of a space: the generation to read (None: there is none) and its watermark."""
+    """What the poll last saw of a space: the generation to read (None: there is none), its watermark, and whether the
+    space is published with the centres that the model was trained on."""
 
     generation: str | None
     watermark_ms: int | None
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Reading:
     """What is known of one user: records (None where there is none), why not, and where they were read.
 
     `fault` is None when the history record is there; MISSING, NO_GENERATION and CORRUPT mean that the store answered,
-    every other code that it did not.
+    every other code that it did not, or that its records mean other numbers than the model's (OTHER_QUANTISER).
     """
 
     history: HistoryRecord | None
@@ -61,20 +66,22 @@ class Reading:
 
     @property
     def unavailable(self) -> bool:
-        """The store gave no answer: nobody knows whether the user has a record."""
+        """The store gave no answer that can be read: nobody knows whether the user has a record."""
         return self.fault not in (None, MISSING, NO_GENERATION, CORRUPT)
 
 
 class EmbeddingStore:
-    """Reads records of the given spaces. `start` and `close` belong to the event loop that serves."""
+    """Reads records of the given spaces, each with the quantiser that its models were trained on. `poll` and `close`
+    belong to the event loop that serves."""
 
-    def __init__(self, url: str, spaces: Iterable[str], *, connections: int, timeout_s: float) -> None:
+    def __init__(self, url: str, spaces: Mapping[str, Quantiser], *, connections: int, timeout_s: float) -> None:
         # no socket timeout: the budget of each read bounds it, and a cancelled read drops its connection
         pool = _pool(url, connections=connections, wait_s=timeout_s / 2, connect_s=timeout_s, socket_s=None)
         self._requests = Redis(connection_pool=pool)
         probe = _pool(url, connections=1, wait_s=POLL_TIMEOUT_S, connect_s=POLL_TIMEOUT_S, socket_s=POLL_TIMEOUT_S)
         self._probe = Redis(connection_pool=probe)
         self._live: dict[str, Live | None] = dict.fromkeys(spaces)
+        self._quantisers = dict(spaces)
         self._dims = {space: space_dim(space) for space in self._live}
         self._timeout_s = timeout_s
         self._poll_fault: str | None = UNREACHABLE
@@ -90,7 +97,7 @@ class EmbeddingStore:
         return self._live[space] or Live(None, None)
 
     async def poll(self) -> bool:
-        """Ask for the live generation and watermark of every space; False when the store does not answer."""
+        """Ask for the live generation, watermark and quantiser of every space; False when the store does not answer."""
         try:
             for space in self._live:
                 self._live[space] = await self._look(space)
@@ -106,6 +113,8 @@ class EmbeddingStore:
         live = self.live(space)
         if live.generation is None:  # while polls fail, nobody knows whether one has been published since
             return _without(self._poll_fault or NO_GENERATION, live)
+        if not live.readable:
+            return _without(OTHER_QUANTISER, live)
         if self.breaker.is_open:
             return _without(self.breaker.reason or UNREACHABLE, live)
         budget_s = min(budget_s, self._timeout_s)
@@ -124,17 +133,19 @@ class EmbeddingStore:
         return self._decode(space, user_id, blobs, live)
 
     def _decode(self, space: str, user_id: str, blobs: Sequence[Any], live: Live) -> Reading:
-        """A record that fails its checks (CRC, key hash, width) is a miss: never somebody else's data."""
+        """A record that fails its checks (CRC, key hash, width, centres) is a miss: never somebody else's data."""
         history, pairs, fault = None, None, None
-        dim = self._dims[space]
+        dim, quantiser = self._dims[space], self._quantisers[space]
         try:
-            history = decode_history(blobs[0], user_id=user_id, dim=dim) if blobs[0] is not None else None
+            if blobs[0] is not None:
+                history = decode_history(blobs[0], user_id=user_id, dim=dim, quantiser=quantiser)
             fault = None if history is not None else MISSING
         except GemError as error:
             fault = CORRUPT
             log.warning("history record of space %s refused: %s", space, error)
         try:
-            pairs = decode_pair(blobs[1], user_id=user_id, dim=dim) if blobs[1] is not None else None
+            if blobs[1] is not None:
+                pairs = decode_pair(blobs[1], user_id=user_id, dim=dim, quantiser=quantiser)
         except GemError as error:
             log.warning("pair record of space %s refused: %s", space, error)
         return Reading(history, pairs, fault, "valkey" if history is not None else "default", live)
@@ -150,7 +161,28 @@ class EmbeddingStore:
             log.error("the live pointer of space %s is no generation; publish or roll back", space)
             return Live(None, None)
         watermark: Any = await self._probe.get(watermark_key(space, generation))
-        return Live(generation, int(watermark) if watermark is not None and watermark.isdigit() else None)
+        watermark_ms = int(watermark) if watermark is not None and watermark.isdigit() else None
+        # after the pointer: whoever flips it has written the meta key before
+        meta: Any = await self._probe.get(meta_key(space))
+        return Live(generation, watermark_ms, self._readable(space, meta))
+
+    def _readable(self, space: str, meta: bytes | None) -> bool:
+        """Whether the space's records mean what the model learned. A space that says nothing was published before there
+        was this key, and its records are judged one by one."""
+        if meta is None:
+            return True
+        expected, before = self._quantisers[space].version, self._live[space]
+        try:
+            found = json.loads(meta)["version"]
+        except (ValueError, TypeError, KeyError):
+            found = "none that can be read"
+        if found != expected and (before is None or before.readable):
+            log.error(
+                "space %s is published with quantiser version %s, the model reads %s: its records are unavailable; "
+                "publish from the log that the model was trained on, or serve a model of the published one",
+                *(space, found, expected),
+            )
+        return bool(found == expected)
 
 
 def _pool(

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contracts.embedding import dequantise
 from contracts.errors import InputError
 from contracts.features import AdTable, HistoryBatch, InputSpec, in_order, user_inputs
-from contracts.keys import space_dim, space_dtype
+from contracts.keys import space_dim
 from events.log import InteractionLog
 from events.representation_shards import Representations
 from events.representations import RepresentationLog
@@ -124,7 +123,7 @@ def student_rows(
         context={name: values[rows] for name, values in log.context.items()},
         ad=log.ad[rows],
         ads=log.ad_table(),
-        logged=LoggedVectors(dequantise(logged.codes, space_dtype(records.space)), logged.event_ms),
+        logged=LoggedVectors(records.quantiser.decode(logged.codes), logged.event_ms),
         index=index,
         impressions=impressions,
         labels=np.where(usable, labels, 0).astype(np.float32),

@@ -25,7 +25,7 @@ import typer
 from contracts.command import report, run
 from contracts.errors import GemError, InputError
 from contracts.features import UNKNOWN_AD, HistoryBatch, InputSpec, in_order, user_inputs
-from contracts.manifest import GOLDEN, MODEL, Manifest, Tensor, digest, tensor_of, write_manifest
+from contracts.manifest import GOLDEN, MODEL, Manifest, QuantiserFields, Tensor, digest, tensor_of, write_manifest
 from events.log import InteractionLog
 from events.store import read_log
 from student_models.model import Served
@@ -195,6 +195,7 @@ def _manifest(trained: Run, spec: InputSpec, *, name: str, version: str, created
         surfaces=list(schema.surfaces),
         tasks=tasks,
         space=trained.space,
+        quantiser=QuantiserFields.model_validate(trained.quantiser().to_json()),
         history_length=spec.history_length,
         dim=spec.dim,
         inputs=[tensor_of(tensor) for tensor in spec.tensors()],

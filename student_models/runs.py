@@ -6,7 +6,7 @@ run.json names the sha256 of the other two, compared whenever one is read.
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from contracts.errors import InputError
 from contracts.features import InputSpec
-from contracts.keys import space_dim
+from contracts.keys import space_dim, space_dtype
 from contracts.manifest import digest
+from contracts.quantiser import Quantiser
 from contracts.schema import FeatureSchema
 from events.log import InteractionLog
 from events.representations import RepresentationLog
@@ -32,13 +33,14 @@ MODEL, PREDICTIONS, RUN = "model.safetensors", "predictions.parquet", "run.json"
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """What a run learned from. Two runs are comparable when these are equal: epoch and end_offset change with the
-    representation log, log_rows with the interaction log."""
+    representation log, log_rows with the interaction log. centres: of the space's quantiser, where it is kint4."""
 
     space: str
     schema_fingerprint: str
     epoch: int
     end_offset: int
     log_rows: int
+    centres: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, log: InteractionLog, records: RepresentationLog) -> "Sources":
@@ -48,6 +50,7 @@ class Sources:
             epoch=records.epoch,
             end_offset=records.end_offset,
             log_rows=len(log),
+            centres=list(records.quantiser.centres),
         )
 
 
@@ -67,7 +70,11 @@ class Run(Sources):
     sha256: dict[str, str]
 
     def sources(self) -> Sources:
-        return Sources(**{field.name: getattr(self, field.name) for field in fields(Sources)})
+        return Sources(**{each.name: getattr(self, each.name) for each in fields(Sources)})
+
+    def quantiser(self) -> Quantiser:
+        """What the codes mean that the student read decoded."""
+        return Quantiser(space_dtype(self.space), tuple(self.centres))
 
     def verified(self, folder: Path, name: str) -> Path:
         """The path of one of the run's files; InputError when its bytes are not those that were written."""

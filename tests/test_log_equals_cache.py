@@ -20,7 +20,7 @@ from contracts.bodies import Candidate, RankRequest
 from contracts.embedding import decode_history, encode_history
 from contracts.features import HistoryBatch
 from events.log import InteractionLog
-from events.representations import AsOf, RepresentationLog
+from events.representations import RepresentationLog
 from events.store import read_calendar, read_log
 from precompute.publication import Publisher
 from serving.ranker import Ranked
@@ -167,12 +167,13 @@ def test_every_record_gives_the_history_that_the_log_gives(
 ) -> None:
     """As above without a server, for many more rows: from_record equals from_index."""
     logged = records.read()
-    history = AsOf(logged, fence=records.epoch)
+    history = records.as_of(logged)
     for row in random_rows(rows, 200, seed=2):
         user, now_ms = str(log.user_ids[rows.user[row]]), int(rows.event_ms[row])
         record = history.record(user, RECORD_LENGTH, as_of_ms=now_ms)
         if record is not None:
-            record = decode_history(encode_history(record, user_id=user), user_id=user, dim=rows.spec.dim)
+            stored = encode_history(record, user_id=user, quantiser=records.quantiser)
+            record = decode_history(stored, user_id=user, dim=rows.spec.dim, quantiser=records.quantiser)
         served = HistoryBatch.from_record(record, spec=rows.spec, now_ms=now_ms)
         trained = HistoryBatch.from_index(
             rows.logged.vectors,

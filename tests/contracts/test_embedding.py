@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.embedding import (
+    DTYPE_CODES,
     FENCE_AT,
     HEADER,
     IMPRESSIONS_AT,
@@ -21,20 +22,21 @@ from contracts.embedding import (
     MAX_ELEMENTS,
     HistoryRecord,
     PairRecord,
-    check_dtype,
     decode_history,
     decode_pair,
-    dequantise,
     encode_history,
     encode_history_codes,
     encode_pair,
-    quantise,
 )
 from contracts.errors import CorruptRecordError, GemError, UnsupportedRecordError, WrongKeyError
 from contracts.hashing import bucket, stable_hash
+from contracts.quantiser import DTYPES, INT8, Quantiser
 
 PAGE = (Path(__file__).parents[2] / "docs" / "embedding_format.md").read_text()
-RESERVED = ["fp16", "int4", "kint4"]
+CENTRES = tuple((np.arange(16) - 7.25) / 8)
+KINT4 = Quantiser("kint4", CENTRES)
+QUANTISERS = (Quantiser("fp16"), INT8, Quantiser("int4"), KINT4)
+CODE_TYPES = {"fp16": np.float16, "int8": np.int8, "int4": np.int8, "kint4": np.uint8}
 
 
 def block(name: str) -> str:
@@ -104,43 +106,85 @@ def test_the_pages_header_table_covers_64_bytes_without_a_gap() -> None:
     assert end == HEADER.size == 64
 
 
-def test_the_golden_history_of_the_page_decodes_to_the_pages_fields() -> None:
-    blob, fields = bytes.fromhex(block("golden-history")), json.loads(block("golden-history-fields"))
-    record = decode_history(blob, user_id="user-1", dim=4)
-    for name in ("computed_ms", "log_offset", "fence", "impressions"):
-        assert getattr(record, name) == fields[name]
-    for name in ("event_ms", "ad_hash", "surface", "outcome"):
-        assert getattr(record, name).tolist() == fields[name]
-    codes = np.array(fields["codes"], dtype=np.int8)
-    assert np.array_equal(record.vectors, codes.astype(np.float32) / np.float32(127))
-    assert encode_history(record, user_id="user-1") == blob
-    assert encode_history_codes(codes, record, user_id="user-1", dtype="int8", shape=codes.shape) == blob
+def golden(name: str) -> tuple[bytes, dict[str, Any], Quantiser]:
+    """Bytes and fields of a golden record of the page, and the quantiser that its name says."""
+    fields = json.loads(block(f"{name}-fields"))
+    dtype = name.split("-")[2] if name.count("-") == 2 else "int8"
+    return bytes.fromhex(block(name)), fields, Quantiser(dtype, tuple(fields.get("centres", ())))
 
 
-def test_the_golden_pair_of_the_page_decodes_to_the_pages_fields() -> None:
-    blob, fields = bytes.fromhex(block("golden-pair")), json.loads(block("golden-pair-fields"))
-    record = decode_pair(blob, user_id="user-1", dim=4)
-    for name in ("computed_ms", "log_offset", "fence"):
-        assert getattr(record, name) == fields[name]
+HISTORIES = ["golden-history", "golden-history-int4", "golden-history-kint4", "golden-history-fp16"]
+PAIRS = ["golden-pair", "golden-pair-kint4"]
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_the_golden_histories_of_the_page_decode_to_the_pages_fields(name: str) -> None:
+    blob, fields, quantiser = golden(name)
+    codes = np.array(fields["codes"], dtype=CODE_TYPES[quantiser.dtype])
+    record = decode_history(blob, user_id="user-1", dim=codes.shape[1], quantiser=quantiser)
+    for field in ("computed_ms", "log_offset", "fence", "impressions"):
+        assert getattr(record, field) == fields[field]
+    for field in ("event_ms", "ad_hash", "surface", "outcome"):
+        found = getattr(record, field)
+        assert (found if found is None else found.tolist()) == fields.get(field)
+    assert record.vectors.dtype == np.float32
+    assert np.array_equal(record.vectors, as_the_page_decodes(codes, fields, quantiser.dtype))
+    assert encode_history(record, user_id="user-1", quantiser=quantiser) == blob
+    assert encode_history_codes(codes, record, user_id="user-1", quantiser=quantiser) == blob
+
+
+def as_the_page_decodes(codes: np.ndarray, fields: dict[str, Any], dtype: str) -> np.ndarray:
+    """The page's table of quantisers, without the code under test."""
+    if dtype == "kint4":
+        return np.array([[fields["centres"][code] for code in row] for row in codes.tolist()], dtype=np.float32)
+    return codes.astype(np.float32) / np.float32({"fp16": 1, "int8": 127, "int4": 7}[dtype])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_golden_pairs_of_the_page_decode_to_the_pages_fields(name: str) -> None:
+    blob, fields, quantiser = golden(name)
+    codes = np.array(fields["codes"], dtype=CODE_TYPES[quantiser.dtype])
+    user_codes = np.array([fields["user_codes"]], dtype=codes.dtype)
+    record = decode_pair(blob, user_id="user-1", dim=codes.shape[1], quantiser=quantiser)
+    for field in ("computed_ms", "log_offset", "fence"):
+        assert getattr(record, field) == fields[field]
     assert record.ad_hash.tolist() == fields["ad_hash"]
     assert record.pair_computed_ms.tolist() == fields["pair_computed_ms"]
-    assert np.array_equal(record.vectors, dequantise(np.array(fields["codes"], dtype=np.int8)))
-    assert np.array_equal(record.user_vector, dequantise(np.array(fields["user_codes"], dtype=np.int8)))
-    assert encode_pair(record, user_id="user-1") == blob
+    assert np.array_equal(record.vectors, as_the_page_decodes(codes, fields, quantiser.dtype))
+    assert np.array_equal(record.user_vector, as_the_page_decodes(user_codes, fields, quantiser.dtype)[0])
+    assert encode_pair(record, user_id="user-1", quantiser=quantiser) == blob
 
 
-@pytest.mark.parametrize("name", ["golden-history", "golden-pair"])
+@pytest.mark.parametrize("name", [*HISTORIES, *PAIRS])
 def test_the_pages_header_table_reads_the_golden_bytes(name: str) -> None:
-    blob, fields = bytes.fromhex(block(name)), json.loads(block(f"{name}-fields"))
+    blob, fields, quantiser = golden(name)
     header = header_as_the_page_says(blob)
     assert (header["magic"], header["format"]) == (b"GEMR", 1)
-    assert header["kind"] == (1 if name == "golden-history" else 2)
+    assert header["kind"] == (1 if name.startswith("golden-history") else 2)
+    assert header["dtype"] == page_quantisers()[quantiser.dtype][0]
+    assert header["centres"] == int(fields.get("version", "0"), 16)
     assert header["n"] == len(fields["codes"])
     assert header["dim"] == len(fields["codes"][0])
     assert header["key_hash"] == stable_hash("user-1")
     assert header["crc"] == zlib.crc32(blob[64:], zlib.crc32(blob[:56]))
     for field in ("computed_ms", "log_offset", "fence", "impressions"):
         assert header[field] == fields[field]
+
+
+def page_quantisers() -> dict[str, tuple[int, int, str]]:
+    """Name -> (dtype code, bits, version) of each row of the page's table of quantisers."""
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \| (\d+) \|.*\| (\S.*?) \|$", PAGE, re.MULTILINE)
+    return {name: (int(code), int(bits), version.strip("`")) for code, name, bits, version in rows}
+
+
+def test_the_pages_table_of_quantisers_is_that_of_the_code() -> None:
+    assert set(page_quantisers()) == set(DTYPES)
+    for name, (code, bits, version) in page_quantisers().items():
+        assert DTYPE_CODES[name] == code
+        quantiser = golden("golden-history-kint4")[2] if name == "kint4" else Quantiser(name)
+        assert quantiser.bits == bits
+        expected = golden("golden-history-kint4")[1]["version"] if name == "kint4" else version
+        assert quantiser.version == expected
 
 
 def test_the_hashes_of_the_page_are_the_hashes_of_the_code() -> None:
@@ -156,55 +200,70 @@ def test_the_compare_and_set_script_finds_its_fields_where_the_page_says() -> No
     assert places["impressions"] == IMPRESSIONS_AT
 
 
-@given(length=st.integers(0, 40), dim=st.integers(1, 70), seed=st.integers(0, 999), flags=st.integers(0, 7))
-def test_a_history_comes_back_as_it_was(length: int, dim: int, seed: int, flags: int) -> None:
+@settings(deadline=None)
+@given(
+    quantiser=st.sampled_from(QUANTISERS),
+    length=st.integers(0, 40),
+    dim=st.integers(1, 70),
+    seed=st.integers(0, 999),
+    flags=st.integers(0, 7),
+)
+def test_a_history_comes_back_as_it_was(quantiser: Quantiser, length: int, dim: int, seed: int, flags: int) -> None:
     record = history(length, dim, seed=seed)
     kept: dict[str, Any] = {
         name: None for bit, name in enumerate(("surface", "ad_hash", "outcome")) if not flags >> bit & 1
     }
     record = replace(record, **kept)
-    blob = encode_history(record, user_id="u")
-    again = decode_history(blob, user_id="u", dim=dim)
+    blob = encode_history(record, user_id="u", quantiser=quantiser)
+    again = decode_history(blob, user_id="u", dim=dim, quantiser=quantiser)
     for name in ("impressions", "computed_ms", "log_offset", "fence"):
         assert getattr(again, name) == getattr(record, name)
     for name in ("event_ms", "surface", "ad_hash", "outcome"):
         found, expected = getattr(again, name), getattr(record, name)
         assert (found is None) == (expected is None)
         assert expected is None or np.array_equal(found, expected)
-    assert np.array_equal(again.vectors, dequantise(quantise(record.vectors)))
-    assert encode_history(again, user_id="u") == blob
+    assert np.array_equal(again.vectors, quantiser.decode(quantiser.encode(record.vectors)))
+    assert encode_history(again, user_id="u", quantiser=quantiser) == blob
 
 
-@given(count=st.integers(0, 40), dim=st.integers(1, 70), seed=st.integers(0, 999))
-def test_a_pair_record_comes_back_as_it_was(count: int, dim: int, seed: int) -> None:
+@settings(deadline=None)
+@given(
+    quantiser=st.sampled_from(QUANTISERS), count=st.integers(0, 40), dim=st.integers(1, 70), seed=st.integers(0, 999)
+)
+def test_a_pair_record_comes_back_as_it_was(quantiser: Quantiser, count: int, dim: int, seed: int) -> None:
     record = pair(count, dim, seed=seed)
-    blob = encode_pair(record, user_id="u")
-    again = decode_pair(blob, user_id="u", dim=dim)
+    blob = encode_pair(record, user_id="u", quantiser=quantiser)
+    again = decode_pair(blob, user_id="u", dim=dim, quantiser=quantiser)
     assert np.array_equal(again.ad_hash, record.ad_hash)
     assert np.array_equal(again.pair_computed_ms, record.pair_computed_ms)
-    assert np.array_equal(again.vectors, dequantise(quantise(record.vectors)))
-    assert np.array_equal(again.user_vector, dequantise(quantise(record.user_vector)))
-    assert encode_pair(again, user_id="u") == blob
+    assert np.array_equal(again.vectors, quantiser.decode(quantiser.encode(record.vectors)))
+    assert np.array_equal(again.user_vector, quantiser.decode(quantiser.encode(record.user_vector)))
+    assert encode_pair(again, user_id="u", quantiser=quantiser) == blob
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
-    blob = bytearray(encode_history(history(data.draw(st.integers(0, 5))), user_id="u"))
+    quantiser = data.draw(st.sampled_from(QUANTISERS))
+    blob = bytearray(encode_history(history(data.draw(st.integers(0, 5))), user_id="u", quantiser=quantiser))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises((CorruptRecordError, UnsupportedRecordError)):
-        decode_history(bytes(blob), user_id="u")
+        decode_history(bytes(blob), user_id="u", quantiser=quantiser)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_truncation_or_tail_is_noticed(data: st.DataObject) -> None:
-    blob = encode_pair(pair(data.draw(st.integers(0, 5))), user_id="u")
+    quantiser = data.draw(st.sampled_from(QUANTISERS))
+    blob = encode_pair(pair(data.draw(st.integers(0, 5)), 3), user_id="u", quantiser=quantiser)
     with pytest.raises(CorruptRecordError):
-        decode_pair(blob[: data.draw(st.integers(0, len(blob) - 1))], user_id="u")
+        decode_pair(blob[: data.draw(st.integers(0, len(blob) - 1))], user_id="u", quantiser=quantiser)
     with pytest.raises(CorruptRecordError):
-        decode_pair(blob + b"\0", user_id="u")
+        decode_pair(blob + b"\0", user_id="u", quantiser=quantiser)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_record_or_a_typed_error(blob: bytes) -> None:
     with pytest.raises(GemError):
@@ -262,36 +321,61 @@ def test_elements_at_the_same_time_and_an_empty_history_are_fine() -> None:
         assert len(decode_history(encode_history(record, user_id="u"), user_id="u").event_ms) == len(record.event_ms)
 
 
-@pytest.mark.parametrize(("at", "value"), [(4, 2), (7, 8), (14, 1), (6, 0), (6, 2), (6, 3), (6, 9)])
+@pytest.mark.parametrize(("at", "value"), [(4, 2), (7, 8), (14, 1), (60, 1), (6, 3), (6, 4), (6, 9)])
 def test_a_newer_writers_record_is_refused_not_guessed(at: int, value: int) -> None:
     blob = resealed(encode_history(history(optional=False), user_id="u"), at=at, value=value)
     with pytest.raises(UnsupportedRecordError):
         decode_history(blob, user_id="u")
 
 
-@pytest.mark.parametrize("dtype", RESERVED)
-def test_reserved_quantisers_are_refused_by_name(dtype: str) -> None:
-    for attempt in (
-        lambda: check_dtype(dtype),
-        lambda: quantise(np.zeros(4), dtype),
-        lambda: dequantise(np.zeros(4, np.int8), dtype),
-        lambda: encode_history(history(), user_id="u", dtype=dtype),
-        lambda: encode_pair(pair(), user_id="u", dtype=dtype),
-    ):
-        with pytest.raises(UnsupportedRecordError, match=f"'{dtype}' is reserved"):
-            attempt()
+def test_a_kint4_record_is_read_with_its_own_centres_and_no_others() -> None:
+    other = Quantiser("kint4", (*CENTRES[:-1], 1.0))
+    records = (
+        (decode_history, encode_history(history(), user_id="u", quantiser=KINT4)),
+        (decode_pair, encode_pair(pair(), user_id="u", quantiser=KINT4)),
+    )
+    for decode, blob in records:
+        with pytest.raises(UnsupportedRecordError, match="without its centres"):
+            decode(blob, user_id="u")
+        with pytest.raises(UnsupportedRecordError, match=f"centres {KINT4.version}, the model reads {other.version}"):
+            decode(blob, user_id="u", quantiser=other)
+        assert decode(blob, user_id="u", quantiser=KINT4).vectors.shape == (3, 4)
+
+
+@pytest.mark.parametrize("written", QUANTISERS, ids=DTYPES)
+@pytest.mark.parametrize("read", QUANTISERS, ids=DTYPES)
+def test_a_record_of_another_dtype_than_the_models_is_refused(written: Quantiser, read: Quantiser) -> None:
+    blob = encode_history(history(), user_id="u", quantiser=written)
+    if written == read:
+        assert decode_history(blob, user_id="u", quantiser=read).impressions
+        return
+    with pytest.raises(CorruptRecordError, match=f"is {written.dtype}, the model reads {read.dtype}"):
+        decode_history(blob, user_id="u", quantiser=read)
+
+
+@pytest.mark.parametrize("quantiser", QUANTISERS[:3], ids=DTYPES[:3])
+def test_without_a_quantiser_a_record_is_read_by_its_own_dtype(quantiser: Quantiser) -> None:
+    blob = encode_history(history(), user_id="u", quantiser=quantiser)
+    expected = decode_history(blob, user_id="u", quantiser=quantiser).vectors
+    assert decode_history(blob, user_id="u").vectors.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "codes"),
+    [
+        (INT8, np.array([[-128]], np.int8)),
+        (Quantiser("int4"), np.array([[-8]], np.int8)),
+        (Quantiser("fp16"), np.array([[np.nan]], np.float16)),
+        (Quantiser("fp16"), np.array([[1.001]], np.float16)),
+    ],
+)
+def test_codes_that_no_writer_makes_are_corrupt_behind_a_valid_crc(quantiser: Quantiser, codes: np.ndarray) -> None:
+    blob = encode_history_codes(codes, history(1, 1, optional=False), user_id="u", quantiser=quantiser)
+    with pytest.raises(CorruptRecordError, match=f"no {quantiser.dtype} writer makes"):
+        decode_history(blob, user_id="u")
 
 
 def test_a_record_over_the_limit_is_not_written() -> None:
     record = history(0, 1, optional=False)
     with pytest.raises(UnsupportedRecordError, match="limit"):
-        encode_history_codes(np.zeros((0, 1), np.int8), record, user_id="u", dtype="int8", shape=(MAX_ELEMENTS + 1, 1))
-
-
-@given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50))
-def test_quantisation_errs_by_half_a_step_at_most_and_is_idempotent(values: list[float]) -> None:
-    z = np.array(values, dtype=np.float32)
-    decoded = dequantise(quantise(z))
-    assert np.abs(decoded - z).max() <= 0.5 / 127 + 1e-7
-    assert np.array_equal(dequantise(quantise(decoded)), decoded)
-    assert quantise(np.array([2.0, -2.0], np.float32)).tolist() == [127, -127]
+        encode_history_codes(np.zeros((MAX_ELEMENTS + 1, 1), np.int8), record, user_id="u")

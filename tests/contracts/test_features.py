@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.embedding import HistoryRecord, decode_history, dequantise, encode_history
+from contracts.embedding import HistoryRecord, decode_history, encode_history
 from contracts.errors import InputError
 from contracts.features import UNKNOWN_AD, AdTable, HistoryBatch, InputSpec, in_order, user_bucket, user_inputs
 from contracts.hashing import bucket
+from contracts.quantiser import INT8
 from contracts.schema import Feature, FeatureSchema, Task
 
 SCHEMA = FeatureSchema(
@@ -184,9 +185,9 @@ def test_a_schema_whose_user_features_a_request_would_need_is_refused() -> None:
 
 def test_quantised_vectors_are_what_both_sides_read() -> None:
     codes = np.array([[127, -127, 1]], dtype=np.int8)
-    stored = HistoryRecord(dequantise(codes), np.array([1]), 1, 1, 0)
+    stored = HistoryRecord(INT8.decode(codes), np.array([1]), 1, 1, 0)
     read = decode_history(encode_history(stored, user_id="u"), user_id="u")
-    assert read.vectors.tobytes() == dequantise(codes).tobytes()
+    assert read.vectors.tobytes() == INT8.decode(codes).tobytes()
 
 
 def test_the_users_bucket_is_the_hash_of_the_id() -> None:

@@ -11,6 +11,7 @@ from contracts.keys import (
     generation_number,
     history_key,
     live_key,
+    meta_key,
     pair_key,
     space_dim,
     space_dtype,
@@ -34,6 +35,7 @@ def test_what_is_no_space_is_refused(space: str) -> None:
 
 def test_keys_are_those_of_the_format_page() -> None:
     assert live_key(SPACE) == "emb:gem-3f9a1c-d32-int8:live"
+    assert meta_key(SPACE) == "emb:gem-3f9a1c-d32-int8:meta"
     assert watermark_key(SPACE, "g000002") == "emb:gem-3f9a1c-d32-int8:g000002:watermark"
     assert history_key(SPACE, "g000002", "42") == "emb:gem-3f9a1c-d32-int8:g000002:{42}:h"
     assert pair_key(SPACE, "g000002", "a b/c{d}") == "emb:gem-3f9a1c-d32-int8:g000002:{a%20b%2Fc%7Bd%7D}:p"

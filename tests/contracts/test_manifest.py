@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts.errors import InputError
@@ -17,9 +18,12 @@ from contracts.manifest import (
     tensor_of,
     write_manifest,
 )
+from contracts.quantiser import INT8, Quantiser, fit_centres
 from contracts.schema import FeatureSchema, Task
 
 SPEC = InputSpec(FeatureSchema("test", ("other",), (Task("click"),), (), 16, 16), 2, 32)
+
+CENTRES = list(fit_centres(np.linspace(-0.9, 0.7, 333)))
 
 
 def manifest(**changes: object) -> Manifest:
@@ -63,6 +67,21 @@ def test_what_was_written_loads_and_names_every_file(artifact: Path) -> None:
     assert set(loaded.files) == {MODEL, "golden.json"}
     assert loaded.input_spec() == SPEC
     assert sorted(path.name for path in artifact.iterdir()) == ["golden.json", MANIFEST, MODEL]
+
+
+def test_a_manifest_keeps_its_centres_bit_for_bit(artifact: Path) -> None:
+    fields = {"dtype": "kint4", "centres": CENTRES}
+    written = write_manifest(artifact, manifest(space="gem-3f9a1c-d32-kint4", quantiser=fields))
+    loaded = load_manifest(artifact)
+    assert loaded.record_quantiser() == written.record_quantiser() == Quantiser("kint4", tuple(CENTRES))
+
+
+def test_a_manifest_of_before_there_were_centres_reads_what_its_space_says(artifact: Path) -> None:
+    path = artifact / MANIFEST
+    fields = json.loads(path.read_text())
+    del fields["quantiser"]
+    path.write_text(json.dumps(fields | {"manifest_sha256": fields_sha256(fields)}))
+    assert load_manifest(artifact).record_quantiser() == INT8
 
 
 @pytest.mark.parametrize("name", [MODEL, "golden.json"])
@@ -175,6 +194,10 @@ def test_a_manifest_of_another_format_is_refused_in_one_sentence(artifact: Path,
         ({"surfaces": ["other", "elsewhere"]}, r"lacks the surfaces \['elsewhere'\]"),
         ({"space": "gem-3f9a1c-d16-int8"}, "wide"),
         ({"space": "gem"}, "no embedding space"),
+        ({"quantiser": {"dtype": "int4"}}, "its quantiser is int4, its space is gem-3f9a1c-d32-int8; export it again"),
+        ({"quantiser": {"dtype": "int8", "centres": CENTRES}}, "no centres.*export it again"),
+        ({"space": "gem-3f9a1c-d32-kint4"}, "needs 16 centres.*export it again"),
+        ({"space": "gem-3f9a1c-d32-kint4", "quantiser": {"dtype": "kint4", "centres": CENTRES[::-1]}}, "ascending"),
         ({"feature_schema": {}}, "not a feature schema"),
     ],
 )

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts.embedding import HistoryRecord, dequantise, quantise
+from contracts.embedding import HistoryRecord
+from contracts.quantiser import INT8, Quantiser
 from events.representations import RepresentationLog, Representations
 
 SPACE = "gem-3f9a1c-d32-int8"
@@ -13,7 +14,14 @@ TASKS = ("click", "install")
 
 
 def made_rows(
-    rows: int, *, first: int = 0, users: int = 5, seed: int = 0, start_ms: int = 0, delay_ms: int = 0
+    rows: int,
+    *,
+    first: int = 0,
+    users: int = 5,
+    seed: int = 0,
+    start_ms: int = 0,
+    delay_ms: int = 0,
+    quantiser: Quantiser = INT8,
 ) -> Representations:
     """Rows with offsets from `first`; event times rise by a few ms, with ties, and each is available a while later."""
     random = np.random.default_rng(seed)
@@ -28,14 +36,20 @@ def made_rows(
         ad_hash=random.integers(0, 2**64, rows, dtype=np.uint64),
         surface=random.integers(0, 3, rows).astype(np.int16),
         z=z,
-        codes=quantise(z[:, :32]),
+        codes=quantiser.encode(z[:, :32]),
         soft=random.random((rows, len(TASKS))).astype(np.float32),
     )
 
 
-def new_log(root: Path, *, epoch: int = 1, space: str = SPACE) -> RepresentationLog:
+def new_log(root: Path, *, epoch: int = 1, space: str = SPACE, centres: tuple[float, ...] = ()) -> RepresentationLog:
     return RepresentationLog.create(
-        root, space=space, tasks=TASKS, teacher="3f9a1c" + "0" * 58, schema_fingerprint="f" * 16, epoch=epoch
+        root,
+        space=space,
+        tasks=TASKS,
+        teacher="3f9a1c" + "0" * 58,
+        schema_fingerprint="f" * 16,
+        epoch=epoch,
+        centres=centres,
     )
 
 
@@ -53,11 +67,13 @@ def newest_by_loop(rows: Representations, user: str, now_ms: int) -> list[int]:
     return sorted(seen, key=lambda row: (rows.event_ms[row], rows.event_id[row]), reverse=True)
 
 
-def record_by_loop(rows: Representations, seen: Sequence[int], *, length: int, fence: int) -> HistoryRecord:
+def record_by_loop(
+    rows: Representations, seen: Sequence[int], *, length: int, fence: int, quantiser: Quantiser = INT8
+) -> HistoryRecord:
     """The record of rows given newest first."""
     kept = list(reversed(seen[:length]))
     return HistoryRecord(
-        vectors=dequantise(rows.codes[kept]),
+        vectors=quantiser.decode(rows.codes[kept]),
         event_ms=rows.event_ms[kept],
         impressions=len(seen),
         computed_ms=max(int(rows.available_ms[row]) for row in seen),

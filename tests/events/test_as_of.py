@@ -44,7 +44,7 @@ def test_records_are_those_of_the_plain_loop(rows, as_of_ms):
     as_of = AsOf(rows, fence=7)
     written = {}
     for user, codes, record in as_of.records(LENGTH, as_of_ms=as_of_ms):
-        written[user] = encode_history_codes(codes, record, user_id=user, dtype="int8", shape=codes.shape)
+        written[user] = encode_history_codes(codes, record, user_id=user)
     for user in ["user 0/ü", "user 1/ü", "user 2/ü", "nobody"]:
         seen = newest_by_loop(rows, user, 10**9 if as_of_ms is None else as_of_ms)
         found = as_of.record(user, LENGTH, as_of_ms)

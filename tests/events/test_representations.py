@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.embedding import quantise
 from contracts.errors import GemError, InputError
+from contracts.quantiser import DTYPES, INT8, Quantiser, fit_centres
 from events.representations import RepresentationLog, Representations
 from tests.events.made_rows import SPACE, TASKS, append, made_rows, new_log
 
@@ -49,7 +49,72 @@ def test_the_rows_of_some_users_alone(log):
 def test_the_full_vectors_may_stay_on_disk(log):
     light = log.read(z=False)
     assert light.z.shape == (120, 0)
-    np.testing.assert_array_equal(light.codes, quantise(log.read().z[:, :32]))
+    np.testing.assert_array_equal(light.codes, INT8.encode(log.read().z[:, :32]))
+
+
+def quantiser_of(dtype: str, *, seed: int = 0) -> Quantiser:
+    return Quantiser(dtype, fit_centres(made_rows(50, seed=seed).z) if dtype == "kint4" else ())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_log_keeps_its_quantiser_and_the_codes_that_it_makes(tmp_path, dtype):
+    quantiser = quantiser_of(dtype)
+    log = new_log(tmp_path, space=f"gem-3f9a1c-d32-{dtype}", centres=quantiser.centres)
+    assert len(log.read().codes) == 0
+    for first in (0, 40):
+        append(log, made_rows(40, first=first, seed=first, quantiser=quantiser))
+    with log.writing():
+        log.begin_epoch(5)
+    again = RepresentationLog(log.folder)
+    assert again.quantiser == quantiser
+    parts = [made_rows(40, first=first, seed=first, quantiser=quantiser) for first in (0, 40)]
+    expect_equal(again.read(), Representations.concatenate(parts))
+    record = again.as_of(again.read()).record("user 1/ü", 1)
+    (codes,) = [codes for user, codes, _ in again.as_of(again.read()).records(1) if user == "user 1/ü"]
+    np.testing.assert_array_equal(record.vectors, quantiser.decode(codes))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "kint4"])
+def test_four_bit_codes_take_half_a_byte(tmp_path, dtype):
+    log = new_log(tmp_path, space=f"gem-3f9a1c-d32-{dtype}", centres=quantiser_of(dtype).centres)
+    append(log, made_rows(40, quantiser=quantiser_of(dtype)))
+    assert log.columns(log.shards()[0], ["codes"]).schema.field("codes").type.byte_width == 16
+
+
+def test_a_log_of_before_there_were_centres_opens(log):
+    path = log.folder / "log.json"
+    fields = json.loads(path.read_text())
+    assert fields.pop("centres") == []
+    path.write_text(json.dumps(fields))
+    assert RepresentationLog(log.folder).quantiser == INT8
+    assert len(RepresentationLog(log.folder).read()) == 120
+
+
+@pytest.mark.parametrize("centres", [None, 3, ["x"], [0.5], [None] * 16])
+def test_a_log_whose_centres_are_damaged_is_refused(tmp_path, centres):
+    log = new_log(tmp_path, space="gem-3f9a1c-d32-kint4", centres=quantiser_of("kint4").centres)
+    path = log.folder / "log.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"centres": centres}))
+    with pytest.raises(InputError, match=r"log.json is damaged"):
+        RepresentationLog(log.folder)
+
+
+def test_a_log_with_centres_that_its_space_cannot_have_is_not_made(tmp_path):
+    for space, centres in (("gem-3f9a1c-d32-kint4", ()), (SPACE, quantiser_of("kint4").centres)):
+        with pytest.raises(InputError, match="centres"):
+            new_log(tmp_path, space=space, centres=centres)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_with_other_centres_is_refused(tmp_path):
+    space = "gem-3f9a1c-d32-kint4"
+    one, other = (quantiser_of("kint4", seed=seed) for seed in (0, 1))
+    logs = [new_log(tmp_path / q.version, space=space, centres=q.centres) for q in (one, other)]
+    for log, quantiser in zip(logs, (one, other), strict=True):
+        append(log, made_rows(40, quantiser=quantiser))
+    logs[0].shards()[0].path.write_bytes(logs[1].shards()[0].path.read_bytes())
+    with pytest.raises(InputError, match=r"other centres .*run the refresh again"):
+        logs[0].read()
 
 
 def test_a_range_may_hold_fewer_rows_than_offsets(tmp_path):

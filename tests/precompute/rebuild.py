@@ -24,8 +24,9 @@ def rebuilt(
     expected = {}
     for user in sorted(set(rows.user_id.tolist())):
         if seen := newest_by_loop(rows, user, now_ms + 1):
-            record = record_by_loop(rows, seen, length=length, fence=log.epoch)
-            expected[history_key(log.space, generation, user).encode()] = encode_history(record, user_id=user)
+            record = record_by_loop(rows, seen, length=length, fence=log.epoch, quantiser=log.quantiser)
+            blob = encode_history(record, user_id=user, quantiser=log.quantiser)
+            expected[history_key(log.space, generation, user).encode()] = blob
     return expected
 
 

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import threading
@@ -11,7 +12,8 @@ import redis
 
 from contracts.embedding import decode_history
 from contracts.errors import GemError, InputError
-from contracts.keys import history_key, watermark_key
+from contracts.keys import history_key, meta_key, watermark_key
+from contracts.quantiser import DTYPES, INT8, Quantiser, fit_centres
 from events.representations import RepresentationLog
 from precompute.generations import BUILDING, RETIRED, Registry
 from precompute.publication import Progress
@@ -464,3 +466,60 @@ def test_records_hold_the_newest_rows_oldest_first(valkey, log):
     assert record.log_offset == rows.offset[own].max()
     assert record.computed_ms == rows.available_ms[own].max()
     assert record.event_ms.tolist() == sorted(rows.event_ms[own])[-LENGTH:]
+
+
+def log_of(root: Path, dtype: str, *, seed: int = 0, epoch: int = 1) -> RepresentationLog:
+    """200 rows, in a space of this quantiser; centres by the seed."""
+    quantiser = Quantiser(dtype, fit_centres(made_rows(50, seed=seed).z) if dtype == "kint4" else ())
+    log = new_log(root, space=f"gem-3f9a1c-d32-{dtype}", centres=quantiser.centres, epoch=epoch)
+    append(log, made_rows(200, users=40, quantiser=quantiser))
+    return log
+
+
+def meta_of(client: redis.Redis, space: str) -> dict:
+    return json.loads(client.get(meta_key(space)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_records_of_every_quantiser_are_those_of_a_rebuild_and_the_space_says_how_to_read_them(valkey, tmp_path, dtype):
+    log = log_of(tmp_path, dtype)
+    publisher(valkey, log).publish(length=LENGTH)
+    append(log, made_rows(20, first=200, users=3, start_ms=900, quantiser=log.quantiser))
+    publisher(valkey, log).publish()
+    expect_rebuild(valkey, log)
+    expected = {"dtype": dtype, "dim": 32, "centres": list(log.quantiser.centres), "version": log.quantiser.version}
+    assert meta_of(valkey, log.space) == expected
+    assert valkey.ttl(meta_key(log.space)) == -1
+
+
+def test_the_space_says_how_to_read_it_before_its_first_generation_goes_live(monkeypatch, valkey, log):
+    said = []
+    flip = Registry.flip
+
+    def looking(registry: Registry, expected: str | None, name: str) -> bool:
+        said.append(meta_of(valkey, SPACE)["version"])
+        assert registry.pointer() is None
+        return flip(registry, expected, name)
+
+    monkeypatch.setattr(Registry, "flip", looking)
+    publisher(valkey, log).publish(length=LENGTH)
+    assert said == [INT8.version]
+
+
+def test_a_log_made_anew_says_its_own_centres_and_the_older_one_never_says_its_own_again(valkey, tmp_path):
+    old, new = (log_of(tmp_path / str(seed), "kint4", seed=seed, epoch=seed + 1) for seed in (0, 1))
+    assert old.quantiser != new.quantiser
+    publisher(valkey, old).publish(length=LENGTH)
+    publisher(valkey, new).publish()
+    assert meta_of(valkey, new.space)["version"] == new.quantiser.version
+    expect_rebuild(valkey, new)
+    with pytest.raises(InputError, match="stale fence"):
+        publisher(valkey, old).publish()
+    assert meta_of(valkey, new.space)["version"] == new.quantiser.version
+
+
+def test_a_space_that_lost_what_it_said_says_it_again(valkey, log):
+    publisher(valkey, log).publish(length=LENGTH)
+    valkey.delete(meta_key(SPACE))
+    publisher(valkey, log).publish()
+    assert meta_of(valkey, SPACE)["version"] == INT8.version

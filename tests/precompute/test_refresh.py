@@ -253,6 +253,13 @@ def test_a_backfill_needs_no_valkey_and_a_publication_no_teacher(
     expect_rebuild(valkey, log, length=7, now_ms=now_ms())
 
 
+def test_a_refresh_serves_the_width_and_quantiser_that_it_is_told(refreshed, valkey, tmp_path):
+    done = refreshed(dim=16, dtype="kint4")
+    assert done["space"].endswith("-d16-kint4")
+    expect_rebuild(valkey, log_in(tmp_path), length=LENGTH, now_ms=now_ms())
+    assert refreshed(dim=16, dtype="kint4")["computed"] == 0
+
+
 def test_a_rollback_and_the_status_say_what_is_live(refreshed, valkey, valkey_url, tmp_path, capsys):
     space = refreshed()["space"]
     log = log_in(tmp_path)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.embedding import quantise
 from contracts.errors import GemError, InputError
-from contracts.keys import space_name
+from contracts.keys import space_dim, space_name
+from contracts.quantiser import DTYPES, INT8, fit_centres
 from contracts.schema import Feature
 from events.log import InteractionLog
 from events.representations import RepresentationLog, locked
@@ -77,7 +77,7 @@ def test_rows_are_the_teachers_own_words(log, events, teacher):
     made = teacher.represent(events, np.argsort(events.event_id)[some])
     np.testing.assert_allclose(rows.z[::50], made.z, atol=1e-3)
     np.testing.assert_allclose(rows.soft[::50], made.soft, atol=1e-5)
-    np.testing.assert_array_equal(rows.codes, quantise(rows.z[:, :32]))
+    np.testing.assert_array_equal(rows.codes, INT8.encode(rows.z[:, :32]))
 
 
 def test_a_second_run_computes_nothing(log, events, teacher):
@@ -159,6 +159,58 @@ def test_a_folder_that_a_killed_first_run_left_is_taken(tmp_path, events, teache
     folder = tmp_path / space_name("gem", teacher.run, 32, "int8")
     folder.mkdir()
     assert open_log(tmp_path, teacher, events, now_ms=NOW_MS).folder == folder
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_width_and_quantiser_are_those_that_were_asked_for(tmp_path, events, teacher, dtype):
+    log = open_log(tmp_path, teacher, events, now_ms=NOW_MS, dim=16, dtype=dtype)
+    assert (space_dim(log.space), log.quantiser.dtype) == (16, dtype)
+    represent(log, events, teacher)
+    rows = log.read()
+    assert rows.codes.shape == (len(rows), 16)
+    np.testing.assert_array_equal(rows.codes, log.quantiser.encode(rows.z[:, :16]))
+
+
+@pytest.mark.parametrize(("options", "message"), [({"dim": 12}, "--dim 12"), ({"dtype": "int2"}, "--dtype int2")])
+def test_another_width_or_quantiser_is_bad_input(tmp_path, events, teacher, options, message):
+    with pytest.raises(InputError, match=f"{message} is no .*use one of"):
+        open_log(tmp_path, teacher, events, now_ms=NOW_MS, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_centres_are_fitted_once_on_the_teachers_last_day_alone(monkeypatch, tmp_path, events, teacher):
+    monkeypatch.setattr("precompute.represent.CODEBOOK_ROWS", 50)
+    watched = Watched(teacher)
+    log = open_log(tmp_path, watched, events, now_ms=NOW_MS, dtype="kint4")
+    (rows,) = watched.asked
+    assert len(rows) == 50
+    assert (np.diff(rows) > 0).all()
+    times = events.event_ms[rows]
+    last = events.event_ms[events.event_ms < teacher.trained_until_ms].max()
+    assert times.max() <= last
+    assert times.min() > last - 86_400_000
+    expected = fit_centres(teacher.represent(events, rows).z.astype(np.float16)[:, :32])
+    np.testing.assert_allclose(log.quantiser.centres, expected, atol=1e-3)
+    again = Watched(teacher)
+    assert open_log(tmp_path, again, events, now_ms=NOW_MS + 1, dtype="kint4").quantiser == log.quantiser
+    assert again.asked == []
+    represent(log, events, teacher)
+    assert not np.isin(events.event_id[rows], log.read().event_id).any(), "none of them is logged"
+
+
+def test_the_same_teacher_and_log_give_the_same_centres_as_the_log_grows(tmp_path, events, teacher):
+    short = first_rows(events, 1_900)
+    one, other = (
+        open_log(tmp_path / str(len(part)), teacher, part, now_ms=NOW_MS, dtype="kint4") for part in (short, events)
+    )
+    np.testing.assert_allclose(one.quantiser.centres, other.quantiser.centres, atol=1e-6)
+
+
+def test_without_the_teachers_period_there_are_no_centres_and_no_log(tmp_path, events, teacher):
+    later = events.take(np.flatnonzero(events.event_ms >= teacher.trained_until_ms))
+    with pytest.raises(InputError, match=r"--dtype kint4 .*give the log that the teacher was trained on"):
+        open_log(tmp_path, teacher, later, now_ms=NOW_MS, dtype="kint4")
+    assert not list(tmp_path.glob("*/log.json"))
 
 
 def test_two_first_runs_at_once_make_one_log_and_the_second_is_sent_away(monkeypatch, tmp_path, events, teacher):

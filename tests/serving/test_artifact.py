@@ -13,8 +13,10 @@ from onnx import TensorProto, helper
 from contracts.errors import InputError
 from contracts.features import InputSpec
 from contracts.manifest import MANIFEST, Manifest, load_manifest, write_manifest
+from contracts.quantiser import INT8, Quantiser, fit_centres
 from serving.artifact import Model, find_artifacts, load_model, load_models
-from tests.serving.small_student import DIM, LENGTH, SCHEMA, SPEC, build_graph, random_inputs, write_artifact
+from serving.service import quantisers_of
+from tests.serving.small_student import DIM, LENGTH, SCHEMA, SPACE, SPEC, build_graph, random_inputs, write_artifact
 
 
 def load(folder: Path) -> Model:
@@ -182,6 +184,34 @@ def test_two_models_for_one_surface_are_refused(tmp_path: Path):
     write_artifact(tmp_path, name="one", surfaces=("feed",))
     write_artifact(tmp_path, name="two", surfaces=("reels", "feed"))
     assert "one and two both claim surface 'feed'" in refusal(routes, tmp_path)
+
+
+def kint4_artifact(root: Path, name: str, quantiser: Quantiser, *, surface: str) -> Path:
+    folder = write_artifact(root, name=name, surfaces=(surface,))
+    reseal(folder, space=SPACE.replace("int8", "kint4"), quantiser=quantiser.to_json())
+    return folder
+
+
+def test_a_space_is_read_with_the_centres_of_its_models_manifest(tmp_path: Path):
+    centres = fit_centres(np.linspace(-0.9, 0.8, 99))
+    write_artifact(tmp_path, name="plain", surfaces=("other",))
+    for name, surface in (("one", "feed"), ("two", "reels")):
+        kint4_artifact(tmp_path, name, Quantiser("kint4", centres), surface=surface)
+    expected = {SPACE: INT8, SPACE.replace("int8", "kint4"): Quantiser("kint4", centres)}
+    assert quantisers_of(routes(tmp_path).values()) == expected
+
+
+def test_two_models_that_read_one_space_with_other_centres_are_refused(tmp_path: Path):
+    for name, surface, low in (("one", "feed", -1), ("two", "reels", -0.5)):
+        kint4_artifact(tmp_path, name, Quantiser("kint4", fit_centres(np.linspace(low, 1, 99))), surface=surface)
+    with pytest.raises(InputError, match=r"one/1 and two/1 read space .* with other centres"):
+        quantisers_of(routes(tmp_path).values())
+
+
+def test_centres_that_the_space_does_not_have_are_refused(tmp_path: Path):
+    folder = write_artifact(tmp_path)
+    reseal(folder, quantiser={"dtype": "int4", "centres": []})
+    assert "its quantiser is int4" in refusal(load, folder)
 
 
 def test_the_model_answers_as_onnx_runtime_does_alone(tmp_path: Path):

@@ -1,18 +1,22 @@
 """The store's reader against a real Valkey that is empty, slow, dead or wrong: a stated fault, never an exception."""
 
 import asyncio
+import json
+import logging
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import redis
 import uvloop
 
 from contracts.embedding import encode_history
-from contracts.keys import history_key, live_key, pair_key, watermark_key
+from contracts.keys import history_key, live_key, meta_key, pair_key, watermark_key
+from contracts.quantiser import DTYPES, INT8, Quantiser, fit_centres
 from serving.store import (
     BUSY,
     CORRUPT,
@@ -20,6 +24,7 @@ from serving.store import (
     MISSING,
     NO_BUDGET,
     NO_GENERATION,
+    OTHER_QUANTISER,
     TIMEOUT,
     UNREACHABLE,
     EmbeddingStore,
@@ -38,10 +43,18 @@ class Reader:
     """A store and the loop that it lives on."""
 
     def __init__(
-        self, url: str, *, timeout_s: float = 0.5, connections: int = 4, loop: LoopFactory = uvloop.new_event_loop
+        self,
+        url: str,
+        *,
+        timeout_s: float = 0.5,
+        connections: int = 4,
+        loop: LoopFactory = uvloop.new_event_loop,
+        space: str = SPACE,
+        quantiser: Quantiser = INT8,
     ) -> None:
         self.runner = asyncio.Runner(loop_factory=loop)
-        self.store = EmbeddingStore(url, [SPACE], connections=connections, timeout_s=timeout_s)
+        self.space = space
+        self.store = EmbeddingStore(url, {space: quantiser}, connections=connections, timeout_s=timeout_s)
 
     def run(self, work: Awaitable[T]) -> T:
         async def wait() -> T:
@@ -53,7 +66,7 @@ class Reader:
         return self.run(self.store.poll())
 
     def read(self, user_id: str = "u1", *, budget_s: float = 5.0) -> Reading:
-        return self.run(self.store.read(SPACE, user_id, budget_s=budget_s))
+        return self.run(self.store.read(self.space, user_id, budget_s=budget_s))
 
 
 @pytest.fixture
@@ -150,6 +163,80 @@ def test_a_record_that_fails_a_check_is_a_miss(reader: Reader, cache: Cache, sto
     reading = reader.read()
     assert (reading.fault, reading.history, reading.pairs) == (CORRUPT, None, None)
     assert not reading.unavailable
+
+
+ONE, OTHER = (Quantiser("kint4", fit_centres(np.linspace(low, 1, 99))) for low in (-1, -0.5))
+KINT4_SPACE = "gem-3f9a1c-d4-kint4"
+
+
+def publish_kint4(client: redis.Redis, quantiser: Quantiser, *, said: object = None) -> None:
+    """A record with these centres, and what the space says of them (default: the truth)."""
+    client.set(live_key(KINT4_SPACE), GENERATION)
+    client.set(meta_key(KINT4_SPACE), json.dumps({**quantiser.to_json(), "dim": 4, "version": quantiser.version}))
+    if said is not None:
+        client.set(meta_key(KINT4_SPACE), said)
+    record = make_history(computed_ms=NOW_MS)
+    client.set(history_key(KINT4_SPACE, GENERATION, "u1"), encode_history(record, user_id="u1", quantiser=quantiser))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_records_of_every_quantiser_are_decoded(open_reader: Open, valkey_url: str, cache: Cache, dtype: str):
+    quantiser, space = ONE if dtype == "kint4" else Quantiser(dtype), f"gem-3f9a1c-d4-{dtype}"
+    record = make_history(computed_ms=NOW_MS)
+    cache.client.set(live_key(space), GENERATION)
+    blob = encode_history(record, user_id="u1", quantiser=quantiser)
+    cache.client.set(history_key(space, GENERATION, "u1"), blob)
+    reader = open_reader(valkey_url, space=space, quantiser=quantiser)
+    assert reader.poll()
+    expected = quantiser.decode(quantiser.encode(record.vectors))
+    assert reader.read().history.vectors.tobytes() == expected.tobytes()
+
+
+def test_a_space_with_other_centres_is_unavailable_until_it_has_the_models_again(
+    open_reader: Open, valkey_url: str, cache: Cache, caplog: pytest.LogCaptureFixture
+):
+    reader = open_reader(valkey_url, space=KINT4_SPACE, quantiser=ONE)
+    publish_kint4(cache.client, ONE)
+    reader.poll()
+    assert reader.read().fault is None
+    publish_kint4(cache.client, OTHER)
+    cache.client.config_resetstat()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            reader.poll()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1, "once, not every second"
+    assert OTHER.version in said[0]
+    assert ONE.version in said[0]
+    reading = reader.read()
+    assert (reading.fault, reading.history, reading.unavailable) == (OTHER_QUANTISER, None, True)
+    assert "cmdstat_mget" not in cache.client.info("commandstats")
+    publish_kint4(cache.client, ONE)
+    reader.poll()
+    assert reader.read().fault is None
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff", b"[]", b"{}", b'{"version": null}', b"3"])
+def test_a_space_that_says_nothing_that_can_be_read_is_unavailable(
+    open_reader: Open, valkey_url: str, cache: Cache, said: bytes
+):
+    publish_kint4(cache.client, ONE, said=said)
+    reader = open_reader(valkey_url, space=KINT4_SPACE, quantiser=ONE)
+    assert reader.poll()
+    assert reader.read().fault == OTHER_QUANTISER
+
+
+@pytest.mark.parametrize("told", ["the model's", "nothing"])
+def test_a_record_with_other_centres_is_a_miss_whatever_the_space_says(
+    open_reader: Open, valkey_url: str, cache: Cache, told: str
+):
+    """Between the meta key and the flip, or after a rollback: the record itself says what it needs."""
+    publish_kint4(cache.client, OTHER, said=json.dumps({"version": ONE.version}))
+    if told == "nothing":
+        cache.client.delete(meta_key(KINT4_SPACE))
+    reader = open_reader(valkey_url, space=KINT4_SPACE, quantiser=ONE)
+    reader.poll()
+    assert (reader.read().fault, reader.read().history) == (CORRUPT, None)
 
 
 def test_a_key_of_another_type_reads_as_missing(reader: Reader, cache: Cache):

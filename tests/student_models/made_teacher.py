@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts.embedding import quantise
 from contracts.hashing import stable_hashes
+from contracts.quantiser import INT8
 from events.log import InteractionLog
 from events.representations import RepresentationLog, Representations
 from events.splits import Calendar
@@ -31,7 +31,7 @@ def representations(log: InteractionLog, rows: np.ndarray, truth: Mapping[str, n
         ad_hash=stable_hashes(log.ad_ids)[log.ad[rows]],
         surface=log.surface[rows],
         z=z,
-        codes=quantise(z[:, :16]),
+        codes=INT8.encode(z[:, :16]),
         soft=np.stack([0.9 * truth[task.name][rows] + 0.05 for task in log.schema.tasks], axis=1).astype(np.float32),
     )
 

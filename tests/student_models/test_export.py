@@ -42,6 +42,7 @@ def test_the_artifact_passes_its_own_manifest(artifact: Path, runs_dir: Path) ->
     assert manifest.input_spec() == run.input_spec()
     assert (manifest.name, manifest.version) == ("student", artifact.name)
     assert (manifest.space, manifest.schema_fingerprint) == (run.space, run.schema_fingerprint)
+    assert manifest.record_quantiser() == run.quantiser()
     assert manifest.metrics == run.metrics
     assert manifest.recipe["arm"]["name"] == "kd_loopfm"
     assert manifest.opset >= 18

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from contracts.errors import InputError
+from contracts.quantiser import INT8, Quantiser, fit_centres
 from events.log import InteractionLog
 from events.representations import RepresentationLog
 from student_models.recipes import arm_named, tiny
@@ -69,9 +71,20 @@ def test_a_run_of_other_logs_is_not_kept(run_folder: Path, field: str) -> None:
     sources, arm = read_run(run_folder).sources(), arm_named("kd_loopfm")
     assert finished(run_folder, recipe=tiny(), arm=arm, sources=sources)
     value = asdict(sources)[field]
-    other = value + 1 if isinstance(value, int) else value + "0"
-    with pytest.raises(InputError, match=rf"a run of another log: {field} {value} \(now {other}\); give another --out"):
+    other = {int: lambda: value + 1, str: lambda: value + "0", list: lambda: [*value, 0.5]}[type(value)]()
+    said = re.escape(f"a run of another log: {field} {value} (now {other}); give another --out")
+    with pytest.raises(InputError, match=said):
         finished(run_folder, recipe=tiny(), arm=arm, sources=replace(sources, **{field: other}))
+
+
+def test_a_run_keeps_the_centres_of_its_space(run_folder: Path) -> None:
+    path, centres = run_folder / RUN, fit_centres(np.linspace(-1, 1, 99))
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"space": "made-3f9a1c-d16-kint4", "centres": centres}))
+    assert read_run(run_folder).quantiser() == Quantiser("kint4", centres)
+    assert fields.pop("centres") == []
+    path.write_text(json.dumps(fields))
+    assert read_run(run_folder).quantiser() == INT8, "a run of before there were centres"
 
 
 def test_a_run_without_its_json_is_not_finished(run_folder: Path) -> None:
