@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from contracts.elements import check_elements, element_form, element_input
 from contracts.embedding import HistoryRecord
 from contracts.errors import InputError
 from contracts.hashing import bucket, buckets_of
@@ -34,13 +35,16 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a student reads: the schema, the newest `history_length` elements (0: none) of `dim` numbers each."""
+    """What a student reads: the schema, the newest `history_length` elements (0: none) of `dim` numbers each (0: no
+    vectors), and which of contracts.elements.ELEMENTS beside them."""
 
     schema: FeatureSchema
     history_length: int
     dim: int
+    elements: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_elements(self.schema, self.elements)
         if any(not f.teacher_only for f in self.schema.features if f.side == "user"):
             raise InputError("a request carries no user features: mark the schema's user features teacher_only")
 
@@ -63,6 +67,7 @@ class InputSpec:
         ad_cat = 1 + len(select("ad", "categorical", teacher=False))
         ad_num = len(select("ad", "float", teacher=False))
         length, dim = self.history_length, self.dim
+        forms = {name: element_form(self.schema, name) for name in self.elements}
         specs = [
             TensorSpec("user_cat", "int64", ("B", user_cat)),
             TensorSpec("user_num", "float32", ("B", user_num)),
@@ -70,6 +75,7 @@ class InputSpec:
             TensorSpec("history_age_s", "float32", ("B", length)),
             TensorSpec("history_mask", "float32", ("B", length)),
             TensorSpec("history_stats", "float32", ("B", 2)),
+            *(TensorSpec(f"history_{name}", dtype, ("B", length, *more)) for name, (dtype, more) in forms.items()),
             TensorSpec("ad_cat", "int64", ("N", ad_cat)),
             TensorSpec("ad_num", "float32", ("N", ad_num)),
         ]
@@ -90,12 +96,15 @@ class InputSpec:
 @dataclass(frozen=True)
 class HistoryBatch:
     """Histories of B users, newest first, zero behind `mask`: vectors [B, L, D], event_ms [B, L], mask [B, L] bool,
-    impressions [B] so far."""
+    impressions [B] so far; surface uint8, ad_hash uint64, outcome uint8 [B, L], None where the source has none."""
 
     vectors: np.ndarray
     event_ms: np.ndarray
     mask: np.ndarray
     impressions: np.ndarray
+    surface: np.ndarray | None = None
+    ad_hash: np.ndarray | None = None
+    outcome: np.ndarray | None = None
 
     @classmethod
     def from_record(cls, record: HistoryRecord | None, *, spec: InputSpec, now_ms: int) -> "HistoryBatch":
@@ -108,23 +117,43 @@ class HistoryBatch:
         kept = min(past, spec.history_length)
         newest_first = slice(past - 1, past - 1 - kept if past > kept else None, -1)
         if kept:
-            vectors[0, :kept] = record.vectors[newest_first]
+            vectors[0, :kept] = record.vectors[newest_first] if spec.dim else ()
             event_ms[0, :kept] = record.event_ms[newest_first]
         mask = np.arange(spec.history_length)[None] < kept
         impressions = record.impressions - (len(record.event_ms) - past)
-        return cls(vectors, event_ms, mask, np.array([impressions], dtype=np.int64))
+        elements = {}
+        for name in spec.elements:
+            if (values := getattr(record, name)) is not None:
+                elements[name] = np.zeros(event_ms.shape, values.dtype)
+                elements[name][0, :kept] = values[newest_first][:kept]
+        return cls(vectors, event_ms, mask, np.array([impressions], dtype=np.int64), **elements)
 
     @classmethod
     def from_index(
-        cls, vectors: np.ndarray, event_ms: np.ndarray, index: np.ndarray, impressions: np.ndarray
+        cls,
+        vectors: np.ndarray,
+        event_ms: np.ndarray,
+        index: np.ndarray,
+        impressions: np.ndarray,
+        *,
+        surface: np.ndarray | None = None,
+        ad_hash: np.ndarray | None = None,
+        outcome: np.ndarray | None = None,
     ) -> "HistoryBatch":
-        """Histories by row number: vectors [R, D] and event_ms [R] of a log, index [B, L] newest first, -1 for none."""
+        """Histories by row number: vectors [R, D], event_ms, surface and ad_hash [R] of a log, index [B, L] newest
+        first, -1 for none. outcome [B, L] is gathered already: it depends on the reader's time."""
         mask = index >= 0
         # assigned, not multiplied by the mask: -z * 0 is -0.0, and an empty log has no row 0 to gather
         z = np.zeros((*index.shape, vectors.shape[1]), dtype=np.float32)
         times = np.zeros(index.shape, dtype=np.int64)
         z[mask], times[mask] = vectors[index[mask]], event_ms[index[mask]]
-        return cls(z, times, mask, impressions.astype(np.int64))
+        elements: dict[str, np.ndarray | None] = {"outcome": outcome}
+        for name, values in (("surface", surface), ("ad_hash", ad_hash)):
+            if values is not None:
+                column = np.zeros(index.shape, values.dtype)
+                column[mask] = values[index[mask]]
+                elements[name] = column
+        return cls(z, times, mask, impressions.astype(np.int64), **elements)
 
 
 def user_inputs(
@@ -156,6 +185,8 @@ def user_inputs(
         inputs["history_age_s"] = (age_ms / 1000).astype(np.float32)
         inputs["history_mask"] = history.mask.astype(np.float32)
         inputs["history_stats"] = np.stack([history.impressions, present], axis=1).astype(np.float32)
+        for name in spec.elements:
+            inputs[f"history_{name}"] = element_input(spec.schema, name, getattr(history, name), history.mask)
     return inputs
 
 

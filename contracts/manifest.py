@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from contracts.elements import ELEMENTS
 from contracts.errors import InputError
 from contracts.features import InputSpec, TensorSpec
 from contracts.keys import check_space, space_dim, space_dtype
@@ -76,7 +77,9 @@ class Manifest(BaseModel):
 
     def input_spec(self) -> InputSpec:
         """The assembler's spec, checked against the fingerprint and the graph's inputs."""
-        spec = InputSpec(FeatureSchema.from_json(self.feature_schema), self.history_length, self.dim)
+        names = {tensor.name for tensor in self.inputs}
+        elements = tuple(element for element in ELEMENTS if f"history_{element}" in names)
+        spec = InputSpec(FeatureSchema.from_json(self.feature_schema), self.history_length, self.dim, elements)
         if spec.schema.fingerprint() != self.schema_fingerprint:
             raise InputError(f"artifact {self.name}/{self.version}: schema and fingerprint disagree; export it again")
         if [tensor_of(t) for t in spec.tensors()] != self.inputs:

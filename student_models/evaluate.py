@@ -20,7 +20,7 @@ from events.log import InteractionLog
 from events.metrics import Interval, Score, bootstrap_ne_difference, ne
 from events.splits import Calendar
 from events.store import has_truth, read_calendar, read_log, read_truth
-from student_models.recipes import ARMS
+from student_models.recipes import ARMS, STUDY_ARMS
 from student_models.runs import PREDICTIONS, RUN, read_predictions, read_run
 
 app = typer.Typer(add_completion=False)
@@ -91,7 +91,7 @@ def read_arms(runs: Path, event_id: np.ndarray, tasks: list[str], *, fingerprint
     seeds.
     """
     predictions: dict[str, np.ndarray] = {}
-    for arm in ARMS:
+    for arm in (*ARMS, *STUDY_ARMS):
         folders = sorted(path.parent for path in (runs / arm.name).glob(f"seed*/{RUN}"))
         of_seeds = []
         for folder in folders:
@@ -157,7 +157,7 @@ def _transfer_ratios(means: Mapping[str, float], gap: Interval | None) -> dict[s
         return {}
     return {
         arm.name: (means["base"] - means[arm.name]) / gap.value if gap.low > 0 else float("nan")
-        for arm in ARMS
+        for arm in (*ARMS, *STUDY_ARMS)
         if arm.name in means
     }
 

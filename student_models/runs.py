@@ -25,7 +25,7 @@ from contracts.schema import FeatureSchema
 from events.log import InteractionLog
 from events.representations import RepresentationLog
 from student_models.model import Student
-from student_models.recipes import Arm, StudentRecipe
+from student_models.recipes import Arm, StudentRecipe, arm_spec, recipe_and_arm
 
 MODEL, PREDICTIONS, RUN = "model.safetensors", "predictions.parquet", "run.json"
 
@@ -87,15 +87,13 @@ class Run(Sources):
 
     def input_spec(self) -> InputSpec:
         """What the student reads; an arm without history reads none."""
-        schema = FeatureSchema.from_json(self.schema)
-        length = int(self.recipe["history_length"]) if self.recipe["arm"]["history"] else 0
-        return InputSpec(schema, length, space_dim(self.space))
+        recipe, arm = recipe_and_arm(self.recipe)
+        return arm_spec(InputSpec(FeatureSchema.from_json(self.schema), 0, space_dim(self.space)), recipe, arm)
 
     def student(self, folder: Path) -> Student:
         """The trained student in evaluation mode; InputError when its weights are missing, damaged or do not fit."""
-        fields = {name: value for name, value in self.recipe.items() if name != "arm"}
         try:
-            student = Student(self.input_spec(), StudentRecipe(**{**fields, "hidden": tuple(fields["hidden"])}))
+            student = Student(self.input_spec(), recipe_and_arm(self.recipe)[0])
             student.load_state_dict(load_file(self.verified(folder, MODEL)))
         except (OSError, SafetensorError, RuntimeError, TypeError, KeyError) as error:
             raise InputError(

@@ -19,9 +19,9 @@ from events.representations import RepresentationLog
 from events.splits import Calendar
 from events.store import read_calendar, read_log
 from student_models.dataset import StudentRows, base_rates, check_covered, student_rows
-from student_models.recipes import ARMS, Arm, StudentRecipe, arm_named, recipe_named
+from student_models.recipes import ARMS, Arm, StudentRecipe, arm_named, arm_spec, recipe_named
 from student_models.runs import Run, Sources, finished, read_run, recipe_json, run_folder, writable_folder, write_run
-from student_models.trainer import TrainingData, arm_spec, arm_vectors, fit, probabilities
+from student_models.trainer import TrainingData, fit, probabilities
 
 app = typer.Typer(add_completion=False)
 
@@ -83,7 +83,7 @@ def train_run(folder: Path, data: TrainingData, recipe: StudentRecipe, arm: Arm,
     """Train one arm with one seed, score the validation rows, and leave the run in its folder."""
     student = fit(data, recipe, arm, seed)
     rows, schema = data.validation, data.validation.spec.schema
-    predicted = probabilities(student, rows, spec=arm_spec(rows.spec, recipe, arm), logged=arm_vectors(rows, arm))
+    predicted = probabilities(student, rows.read_by(arm), spec=arm_spec(rows.spec, recipe, arm))
     tasks = [task.name for task in schema.tasks]
     scores = {
         task: ne(rows.labels[rows.usable[:, k], k], predicted[rows.usable[:, k], k]) for k, task in enumerate(tasks)

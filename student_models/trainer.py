@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from contracts.errors import GemError
 from contracts.features import InputSpec
-from student_models.dataset import LoggedVectors, StudentRows
+from student_models.adapter import adapted
+from student_models.dataset import StudentRows
 from student_models.input_dropout import hide_inputs
 from student_models.model import Served, Student, StudentOutput
-from student_models.recipes import Arm, StudentRecipe
+from student_models.recipes import Arm, StudentRecipe, arm_spec
 
 SCORING_BATCH = 2048
 
@@ -33,20 +34,28 @@ def fit(data: TrainingData, recipe: StudentRecipe, arm: Arm, seed: int) -> Stude
 
     Raises GemError when a loss is not finite. Equal arguments give equal weights on one machine.
     """
-    rows, spec, logged = data.student, arm_spec(data.student.spec, recipe, arm), arm_vectors(data.student, arm)
+    rows, spec = data.student.read_by(arm), arm_spec(data.student.spec, recipe, arm)
+    if arm.adapter:
+        rows = adapted(rows, recipe.adapter_share)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # initial weights and dropout draw from the global generator
         hiding = torch.Generator().manual_seed(seed)
         student = Student(spec, recipe)
         student.start_at(torch.from_numpy(data.rates))
         dense, tables = _optimizers(student, recipe)
+        matched = nn.Linear(student.tower.widths.trunk, data.student.spec.dim) if arm.fitnet else None
+        if matched is not None:
+            dense.add_param_group({"params": list(matched.parameters())})
         steps = -(-len(rows) // recipe.batch)
         rate = torch.optim.lr_scheduler.LinearLR(dense, 1.0, recipe.final_rate, total_iters=steps)
         student.train()
         for start in range(0, len(rows), recipe.batch):
             part = slice(start, start + recipe.batch)
-            inputs = hide_inputs(as_tensors(rows.inputs(part, spec=spec, logged=logged)), recipe, hiding)
-            loss = distillation_loss(student(inputs), rows, part, recipe=recipe, arm=arm)
+            inputs = hide_inputs(as_tensors(rows.inputs(part, spec=spec)), recipe, hiding)
+            output = student(inputs)
+            loss = distillation_loss(output, rows, part, recipe=recipe, arm=arm)
+            if matched is not None:
+                loss = loss + recipe.fitnet_weight * fitnet_loss(matched(output.trunk), data.student, part)
             if not torch.isfinite(loss):
                 raise GemError(f"arm {arm.name}, seed {seed}: the loss is {loss.item()} at row {start}; lower the rate")
             dense.zero_grad()
@@ -65,32 +74,34 @@ def distillation_loss(
     """BCE(y_S, y) + w BCE(y_D, min(alpha y_F, 1)), summed over tasks (ExFM, section 3).
 
     The first term counts where a label is defined and known, the second on every row with a soft label; an arm that
-    does not distil has the first term alone.
+    does not distil has the first term alone. w is the arm's where it has one.
     """
     loss = _masked_bce(output.served, rows.labels[part], rows.usable[part])
     if arm.distil:
         soft = np.minimum(recipe.kd_alpha * rows.soft[part], 1)
-        loss = loss + recipe.kd_weight * _masked_bce(output.distilled, soft, rows.has_soft[part][:, None])
+        weight = recipe.kd_weight if arm.kd_weight is None else arm.kd_weight
+        loss = loss + weight * _masked_bce(output.distilled, soft, rows.has_soft[part][:, None])
     return loss
 
 
-def probabilities(student: Student, rows: StudentRows, *, spec: InputSpec, logged: LoggedVectors) -> np.ndarray:
+def fitnet_loss(predicted: Tensor, rows: StudentRows, part: slice) -> Tensor:
+    """Mean square error of z as predicted from the trunk [B, D], over the rows that have one / rows of the batch
+    (FitNets: a hint layer behind a linear map)."""
+    own = rows.own[part]
+    known = np.flatnonzero(own >= 0)
+    z = torch.from_numpy(rows.logged.vectors[own[known]])
+    return (predicted[torch.from_numpy(known)] - z).square().mean(dim=1).sum() / len(own)
+
+
+def probabilities(student: Student, rows: StudentRows, *, spec: InputSpec) -> np.ndarray:
     """Served probabilities of the rows: float32 [T, K], conditional on the parent where a task has one."""
     served = Served(student.eval())
     parts = []
     with torch.inference_mode():
         for start in range(0, len(rows), SCORING_BATCH):
-            inputs = rows.inputs(slice(start, start + SCORING_BATCH), spec=spec, logged=logged)
+            inputs = rows.inputs(slice(start, start + SCORING_BATCH), spec=spec)
             parts.append(served(as_tensors(inputs)).numpy())
     return np.concatenate(parts)
-
-
-def arm_spec(spec: InputSpec, recipe: StudentRecipe, arm: Arm) -> InputSpec:
-    return InputSpec(spec.schema, recipe.history_length if arm.history else 0, spec.dim)
-
-
-def arm_vectors(rows: StudentRows, arm: Arm) -> LoggedVectors:
-    return rows.logged.shuffled() if arm.shuffle else rows.logged
 
 
 def as_tensors(inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:

@@ -1,12 +1,14 @@
 """The one assembler: record and log give the same bits, the future is left out, and unknowns have rows of their own."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.elements import ELEMENTS
 from contracts.embedding import HistoryRecord, decode_history, encode_history
 from contracts.errors import InputError
 from contracts.features import UNKNOWN_AD, AdTable, HistoryBatch, InputSpec, in_order, user_bucket, user_inputs
@@ -32,6 +34,7 @@ SCHEMA = FeatureSchema(
 )
 LENGTH, DIM = 4, 3
 SPEC = InputSpec(SCHEMA, LENGTH, DIM)
+WITH_ELEMENTS = InputSpec(SCHEMA, LENGTH, DIM, ELEMENTS)
 ADS = AdTable.build(
     SCHEMA, ["a", "b"], {"category": np.array([3, 11]), "quality": np.array([0.5, -0.25], dtype=np.float32)}
 )
@@ -44,6 +47,18 @@ def record(times: list[int], *, seed: int = 0) -> HistoryRecord:
     return decode_history(encode_history(raw, user_id="u"), user_id="u", dim=DIM)
 
 
+def with_elements(plain: HistoryRecord, *, seed: int = 0) -> HistoryRecord:
+    """The record with surfaces (one of them unknown to the schema), ads over all 64 bits, and outcomes."""
+    rng, count = np.random.default_rng(seed), len(plain.event_ms)
+    full = replace(
+        plain,
+        surface=rng.integers(0, 3, count).astype(np.uint8),
+        ad_hash=rng.integers(0, 2**64, count, dtype=np.uint64),
+        outcome=rng.integers(0, 2, count).astype(np.uint8),
+    )
+    return decode_history(encode_history(full, user_id="u"), user_id="u", dim=DIM)
+
+
 def same_bits(one: HistoryBatch, other: HistoryBatch) -> bool:
     return all(
         getattr(one, name).tobytes() == getattr(other, name).tobytes()
@@ -51,6 +66,20 @@ def same_bits(one: HistoryBatch, other: HistoryBatch) -> bool:
     )
 
 
+def element_bytes(history: HistoryBatch, now_ms: int) -> dict[str, bytes]:
+    """The inputs of the elements, as bytes."""
+    inputs = user_inputs(
+        WITH_ELEMENTS,
+        user_buckets=np.array([7]),
+        surfaces=np.array([1]),
+        now_ms=np.array([now_ms]),
+        context={},
+        history=history,
+    )
+    return {f"history_{name}": inputs[f"history_{name}"].tobytes() for name in ELEMENTS}
+
+
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=9).map(sorted), st.integers(0, 60), st.integers(0, 99))
 def test_the_record_and_the_log_give_the_same_bits(times: list[int], now_ms: int, seed: int) -> None:
     stored = record(times, seed=seed)
@@ -61,6 +90,74 @@ def test_the_record_and_the_log_give_the_same_bits(times: list[int], now_ms: int
         stored.vectors, np.array(times, dtype=np.int64), index, np.array([len(past) + 5])
     )
     assert same_bits(HistoryBatch.from_record(stored, spec=SPEC, now_ms=now_ms), from_log)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=9).map(sorted), st.integers(0, 60), st.integers(0, 99))
+def test_the_elements_of_the_record_and_of_the_log_are_the_same_bits(times: list[int], now_ms: int, seed: int) -> None:
+    stored = with_elements(record(times, seed=seed), seed=seed)
+    assert stored.surface is not None
+    assert stored.ad_hash is not None
+    assert stored.outcome is not None
+    past = [row for row, time in enumerate(times) if time < now_ms]
+    index = np.array([past[::-1][:LENGTH] + [-1] * (LENGTH - len(past[:LENGTH]))])
+    outcome = np.zeros(index.shape, np.uint8)
+    outcome[index >= 0] = stored.outcome[index[index >= 0]]
+    from_log = HistoryBatch.from_index(
+        stored.vectors,
+        stored.event_ms,
+        index,
+        np.array([len(past) + 5]),
+        surface=stored.surface,
+        ad_hash=stored.ad_hash,
+        outcome=outcome,
+    )
+    from_record = HistoryBatch.from_record(stored, spec=WITH_ELEMENTS, now_ms=now_ms)
+    assert same_bits(from_record, from_log)
+    assert element_bytes(from_record, now_ms) == element_bytes(from_log, now_ms)
+
+
+def test_a_source_without_elements_reads_as_unknown_ones() -> None:
+    plain, nothing = record([1, 2]), HistoryBatch.from_record(None, spec=WITH_ELEMENTS, now_ms=5)
+    without = HistoryBatch.from_record(plain, spec=WITH_ELEMENTS, now_ms=5)
+    assert element_bytes(without, 5) == element_bytes(nothing, 5)
+    assert not any(any(values) for values in element_bytes(without, 5).values())
+
+
+def test_a_spec_without_elements_does_not_read_them() -> None:
+    plain = record([1, 2])
+    batch = HistoryBatch.from_record(with_elements(plain), spec=SPEC, now_ms=5)
+    assert (batch.surface, batch.ad_hash, batch.outcome) == (None, None, None)
+    assert same_bits(batch, HistoryBatch.from_record(plain, spec=SPEC, now_ms=5))
+
+
+def test_a_spec_without_vectors_reads_the_rest() -> None:
+    spec = InputSpec(SCHEMA, LENGTH, 0, ("ad_hash",))
+    assert [tensor.name for tensor in spec.tensors()] == [
+        "user_cat",
+        "user_num",
+        "history_age_s",
+        "history_mask",
+        "history_stats",
+        "history_ad_hash",
+        "ad_cat",
+        "ad_num",
+    ]
+    stored = with_elements(record([10, 20]))
+    batch = HistoryBatch.from_record(stored, spec=spec, now_ms=100)
+    assert batch.vectors.shape == (1, LENGTH, 0)
+    assert batch.event_ms.tolist() == [[20, 10, 0, 0]]
+
+
+def test_the_switches_add_their_tensors_and_move_no_other() -> None:
+    plain, switched = SPEC.tensors(), WITH_ELEMENTS.tensors()
+    assert [tensor for tensor in switched if tensor in plain] == list(plain)
+    added = {tensor.name: (tensor.dtype, tensor.shape) for tensor in switched if tensor not in plain}
+    assert added == {
+        "history_surface": ("int64", ("B", LENGTH)),
+        "history_ad_hash": ("int64", ("B", LENGTH)),
+        "history_outcome": ("float32", ("B", LENGTH, 1)),
+    }
 
 
 def test_elements_at_or_after_now_are_no_history() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contracts.embedding import HistoryRecord, decode_history, encode_history
 from contracts.errors import InputError
 from contracts.features import HistoryBatch, InputSpec, user_inputs
 from contracts.hashing import bucket
@@ -13,6 +14,7 @@ from events.log import InteractionLog
 from events.representations import RepresentationLog
 from events.splits import Calendar
 from student_models.dataset import StudentRows, base_rates, check_covered, student_rows
+from student_models.recipes import Arm, arm_spec, tiny
 from student_models.trainer import TrainingData
 from tests.student_models.made_teacher import write_rows
 
@@ -118,7 +120,7 @@ def test_a_row_that_the_teacher_did_not_see_has_no_soft_label(
 def test_the_placebo_moves_vectors_and_nothing_else(data: TrainingData) -> None:
     rows, part = data.student, slice(0, 500)
     real = rows.inputs(part, spec=rows.spec)
-    shuffled = rows.inputs(part, spec=rows.spec, logged=rows.logged.shuffled())
+    shuffled = rows.read_by(Arm("placebo", history=True, shuffle=True)).inputs(part, spec=rows.spec)
     assert [name for name in real if not np.array_equal(real[name], shuffled[name])] == ["history_z"]
     assert np.array_equal(np.sort(rows.logged.vectors, axis=0), np.sort(rows.logged.shuffled().vectors, axis=0))
     again = rows.logged.shuffled()
@@ -128,6 +130,94 @@ def test_the_placebo_moves_vectors_and_nothing_else(data: TrainingData) -> None:
 def test_an_arm_without_history_reads_none(data: TrainingData) -> None:
     spec = InputSpec(data.student.spec.schema, 0, data.student.spec.dim)
     assert not any(name.startswith("history") for name in data.student.inputs(slice(0, 5), spec=spec))
+
+
+def test_labels_that_train_are_those_known_by_the_periods_end(data: TrainingData, calendar: Calendar) -> None:
+    rows = data.student
+    assert np.array_equal(rows.usable, rows.known_ms <= calendar.student.end_ms)
+
+
+def test_the_rows_own_vector_is_that_of_its_event(data: TrainingData, records: RepresentationLog) -> None:
+    logged = records.read(z=False)
+    assert np.array_equal(logged.event_id[data.student.own], data.student.event_id)
+
+
+@pytest.mark.parametrize("part", [slice(0, 40), slice(900, 960)])
+def test_elements_are_those_of_a_record_with_the_labels_known_at_the_time(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar, part: slice
+) -> None:
+    rows, logged = rows_of(tiny_log, records, calendar), records.read()
+    spec = replace(rows.spec, elements=("surface", "ad_hash", "outcome"))
+    found = rows.inputs(part, spec=spec)
+    row_of = {int(event): row for row, event in enumerate(tiny_log.event_id)}
+    for b, row in enumerate(range(part.start, part.stop)):
+        now_ms, index = rows.event_ms[row], rows.index[row][rows.index[row] >= 0][::-1]
+        outcome = []
+        for element in index:
+            of_log = row_of[int(logged.event_id[element])]
+            known = [
+                tiny_log.labels[task.name][of_log] == 1
+                and max(tiny_log.label_ms[task.name][of_log], tiny_log.ingested_ms[of_log]) < now_ms
+                for task in tiny_log.schema.tasks
+            ]
+            outcome.append(sum(1 << k for k, yes in enumerate(known) if yes))
+        record = HistoryRecord(
+            vectors=rows.logged.vectors[index],
+            event_ms=logged.event_ms[index],
+            impressions=int(rows.impressions[row]),
+            computed_ms=0,
+            log_offset=0,
+            surface=logged.surface[index].astype(np.uint8),
+            ad_hash=logged.ad_hash[index],
+            outcome=np.array(outcome, dtype=np.uint8),
+        )
+        stored = decode_history(encode_history(record, user_id="u"), user_id="u")
+        batch = HistoryBatch.from_record(stored, spec=spec, now_ms=int(now_ms))
+        expected = user_inputs(
+            spec,
+            user_buckets=rows.user_bucket[[row]],
+            surfaces=rows.surface[[row]],
+            now_ms=rows.event_ms[[row]],
+            context={name: values[[row]] for name, values in rows.context.items()},
+            history=batch,
+        )
+        assert {name: found[name][[b]].tobytes() for name in expected} == {n: v.tobytes() for n, v in expected.items()}
+
+
+def test_outcomes_are_seen_once_known_and_not_before(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar
+) -> None:
+    rows = rows_of(tiny_log, records, calendar)
+    spec = replace(rows.spec, elements=("outcome",))
+    assert rows.inputs(slice(None), spec=spec)["history_outcome"].any()
+    never = {task: np.full_like(ms, calendar.test.end_ms) for task, ms in tiny_log.label_ms.items()}
+    unknown = rows_of(replace(tiny_log, label_ms=never), records, calendar)
+    assert not unknown.inputs(slice(None), spec=spec)["history_outcome"].any()
+
+
+def test_the_users_mean_is_frozen_at_the_cut_and_read_behind_it(
+    tiny_log: InteractionLog, records: RepresentationLog, calendar: Calendar
+) -> None:
+    rows, logged, arm = rows_of(tiny_log, records, calendar), records.read(), Arm("user", history="user")
+    cut_ms, spec = rows.user_means.cut_ms, arm_spec(rows.spec, tiny(), arm)
+    read = rows.read_by(arm).inputs(slice(None), spec=spec)
+    assert calendar.student.start_ms < cut_ms < calendar.student.end_ms
+    assert not read["history_mask"][rows.event_ms <= cut_ms].any()
+    user_of = tiny_log.user_ids[rows.user]
+    for row in np.flatnonzero(rows.event_ms > cut_ms)[::50]:
+        early = (logged.user_id == user_of[row]) & (logged.visible_ms < cut_ms)
+        assert read["history_stats"][row].tolist() == [early.sum(), early.any()]
+        if early.any():
+            assert np.allclose(read["history_z"][row, 0], rows.logged.vectors[early].mean(axis=0), atol=1e-6)
+            assert read["history_age_s"][row, 0] == np.float32((rows.event_ms[row] - cut_ms) / 1000)
+
+
+def test_soft_labels_stand_in_the_vectors_place(data: TrainingData) -> None:
+    rows, arm = data.student, Arm("soft", history="soft")
+    read = rows.read_by(arm).inputs(slice(600, 700), spec=arm_spec(rows.spec, tiny(), arm))
+    index = rows.index[600:700]
+    chance = 1 / (1 + np.exp(-read["history_z"][index >= 0]))
+    assert np.allclose(chance, rows.logged.soft[index[index >= 0]], atol=1e-5)
 
 
 def test_a_delayed_label_counts_only_when_its_window_has_passed(data: TrainingData, calendar: Calendar) -> None:

@@ -12,9 +12,9 @@ from student_models.recipes import tiny
 from student_models.trainer import TrainingData, as_tensors
 
 
-def student_of(data: TrainingData, *, beta: float = 1.0, seed: int = 0) -> Student:
-    torch.manual_seed(seed)
-    student = Student(data.student.spec, replace(tiny(), kd_beta=beta))
+def student_of(data: TrainingData, *, beta: float = 1.0, decoupled: bool = False) -> Student:
+    torch.manual_seed(0)
+    student = Student(data.student.spec, replace(tiny(), kd_beta=beta, decoupled=decoupled))
     for module in student.modules():
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight)
@@ -51,20 +51,10 @@ def test_what_lies_behind_the_mask_is_not_read(data: TrainingData) -> None:
     assert torch.equal(served(inputs), served(noisy))
 
 
-def test_the_newest_element_weighs_most(data: TrainingData) -> None:
-    encoder = student_of(data).history
-    assert encoder is not None
-    z = torch.randn(1, 8, data.student.spec.dim, requires_grad=True)
-    encoder(z, torch.ones(1, 8), torch.ones(1, 8), torch.tensor([[8.0, 1.0]])).square().sum().backward()
-    assert z.grad is not None
-    weight = z.grad.abs().sum(dim=2)[0]
-    assert weight[0] == weight.max()
-
-
 def test_a_student_without_history_has_no_encoder(data: TrainingData) -> None:
     spec = InputSpec(data.student.spec.schema, 0, data.student.spec.dim)
     student = Student(spec, tiny())
-    assert student.history is None
+    assert student.tower.history is None
     inputs = as_tensors(data.student.inputs(slice(0, 5), spec=spec))
     assert student(inputs).served.shape == (5, len(spec.schema.tasks))
 
@@ -76,12 +66,35 @@ def test_beta_scales_what_the_distillation_head_sends_down(data: TrainingData, b
         student(batch(data)).distilled.sum().backward()
         assert student.served.trunk.weight.grad is None
         assert student.distilled.trunk.weight.grad is not None
-        assert student.second.weight.grad is not None
-        return student.second.weight.grad, student.distilled.trunk.weight.grad
+        assert student.tower.second.weight.grad is not None
+        return student.tower.second.weight.grad, student.distilled.trunk.weight.grad
 
     (below, own), (below_at_one, own_at_one) = gradients(beta), gradients(1.0)
     assert torch.allclose(below, beta * below_at_one, atol=1e-5)
     assert torch.allclose(own, own_at_one)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_decoupled_towers_share_the_embeddings_alone(data: TrainingData, beta: float) -> None:
+    def gradients(scale: float) -> dict[str, Tensor]:
+        student = student_of(data, beta=scale, decoupled=True)
+        student(batch(data)).distilled.sum().backward()
+        return {n: p.grad.to_dense() for n, p in student.named_parameters() if p.grad is not None and p.grad.any()}
+
+    scaled, at_one = gradients(beta), gradients(1.0)
+    assert {name.split(".")[0] for name in at_one} == {"user_columns", "ad_columns", "distilled", "distilled_tower"}
+    for name, gradient in at_one.items():
+        factor = beta if "columns" in name else 1
+        assert torch.allclose(scaled.get(name, torch.zeros(())), factor * gradient, atol=1e-5)
+
+
+def test_decoupling_leaves_the_served_head_as_it_was(data: TrainingData) -> None:
+    one, other = (Served(student_of(data, decoupled=decoupled)) for decoupled in (False, True))
+    assert one(batch(data)).shape == other(batch(data)).shape
+    names = {name for name, _ in one.named_parameters()}
+    added = {name for name, _ in other.named_parameters()} - names
+    assert added
+    assert all(name.startswith("student.distilled_tower.") for name in added)
 
 
 def test_both_heads_start_at_the_base_rates(data: TrainingData) -> None:

@@ -17,7 +17,7 @@ from contracts.errors import InputError
 from contracts.quantiser import INT8, Quantiser, fit_centres
 from events.log import InteractionLog
 from events.representations import RepresentationLog
-from student_models.recipes import arm_named, tiny
+from student_models.recipes import arm_named, arm_spec, tiny
 from student_models.runs import (
     MODEL,
     PREDICTIONS,
@@ -28,7 +28,7 @@ from student_models.runs import (
     read_run,
     writable_folder,
 )
-from student_models.trainer import TrainingData, arm_spec, probabilities
+from student_models.trainer import TrainingData, probabilities
 
 TASKS = ["click", "install"]
 
@@ -42,7 +42,7 @@ def run_folder(runs_dir: Path, tmp_path: Path) -> Path:
 def test_a_loaded_student_predicts_what_was_saved(runs_dir: Path, data: TrainingData) -> None:
     folder, arm, rows = runs_dir / "kd_loopfm" / "seed1", arm_named("kd_loopfm"), data.validation
     student = read_run(folder).student(folder)
-    predicted = probabilities(student, rows, spec=arm_spec(rows.spec, tiny(), arm), logged=rows.logged)
+    predicted = probabilities(student, rows.read_by(arm), spec=arm_spec(rows.spec, tiny(), arm))
     saved = read_predictions(folder / "predictions.parquet", rows.event_id, [t.name for t in rows.spec.schema.tasks])
     assert np.array_equal(predicted, saved)
 

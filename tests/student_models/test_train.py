@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from events.representations import RepresentationLog
 from events.splits import Calendar
 from student_models import train as command
 from student_models import trainer
-from student_models.recipes import ARMS, StudentRecipe
+from student_models.recipes import ARMS, StudentRecipe, tiny
 from student_models.runs import RUN
 from student_models.train import main as train
 from tests.student_models.made_teacher import write_rows
@@ -26,6 +27,26 @@ def test_every_arm_and_seed_leaves_a_whole_run(runs_dir: Path) -> None:
         for seed in (0, 1):
             files = {path.name for path in (runs_dir / arm.name / f"seed{seed}").iterdir()}
             assert files == {"model.safetensors", "predictions.parquet", "run.json"}
+
+
+def test_arms_of_the_study_leave_whole_runs_too(
+    tiny_log_dir: Path, records_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With everything switched on that the default recipe leaves out."""
+    recipe = replace(
+        tiny(),
+        encoder="dmin",
+        element_age=True,
+        element_surface=True,
+        element_ad=True,
+        element_outcome=True,
+        decoupled=True,
+        drop_recent=0.3,
+    )
+    monkeypatch.setattr(command, "recipe_named", lambda name: recipe)
+    arms = "kd_loopfm_w1,kd_ids,kd_soft,kd_count,kd_user,kd_fitnet,kd_loopfm_adapter"
+    train(tiny_log_dir, records_dir, tmp_path, arms=arms, seeds=1)
+    assert {path.parent.parent.name for path in tmp_path.rglob(RUN)} == set(arms.split(","))
 
 
 def test_a_finished_run_is_kept(

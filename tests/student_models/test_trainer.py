@@ -8,10 +8,12 @@ import torch
 
 from contracts.errors import GemError
 from events.metrics import ne
-from student_models.dataset import LoggedVectors, StudentRows
-from student_models.model import INIT_STD, StudentOutput
-from student_models.recipes import ARMS, arm_named, tiny
-from student_models.trainer import TrainingData, arm_spec, distillation_loss, fit, probabilities
+from student_models.columns import INIT_STD
+from student_models.dataset import StudentRows
+from student_models.logged import LoggedVectors
+from student_models.model import Student, StudentOutput
+from student_models.recipes import ARMS, STUDY_ARMS, Arm, arm_named, arm_spec, tiny
+from student_models.trainer import TrainingData, distillation_loss, fit, fitnet_loss, probabilities
 
 BASE, KD, KD_LOOPFM, PLACEBO = (arm_named(name) for name in ("base", "kd", "kd_loopfm", "placebo"))
 
@@ -63,15 +65,26 @@ def test_the_loss_is_that_of_exfm(data: TrainingData) -> None:
         p = 1 / (1 + np.exp(-logits))
         return -y * np.log(p) - (1 - y) * np.log(1 - p)
 
-    output = StudentOutput(torch.from_numpy(served), torch.from_numpy(distilled))
+    output = StudentOutput(torch.from_numpy(served), torch.from_numpy(distilled), torch.zeros(64, 1))
     hard = (bce(served, rows.labels[part]) * rows.usable[part]).sum() / 64
     soft = (bce(distilled, np.minimum(1.5 * rows.soft[part], 1)) * rows.has_soft[part][:, None]).sum() / 64
-    found = [distillation_loss(output, rows, part, recipe=recipe, arm=arm).item() for arm in (BASE, KD)]
-    assert found == pytest.approx([hard, hard + 3 * soft], rel=1e-5)
+    arms = (BASE, KD, replace(KD, kd_weight=0.5))
+    found = [distillation_loss(output, rows, part, recipe=recipe, arm=arm).item() for arm in arms]
+    assert found == pytest.approx([hard, hard + 3 * soft, hard + 0.5 * soft], rel=1e-5)
+
+
+def test_the_fitnet_loss_is_the_error_of_the_rows_own_z(data: TrainingData) -> None:
+    rows, part = data.student, slice(100, 164)
+    half = replace(rows, own=np.where(np.arange(len(rows)) % 2, rows.own, -1))
+    predicted = np.random.default_rng(0).normal(size=(64, rows.spec.dim)).astype(np.float32)
+    error = ((predicted - rows.logged.vectors[rows.own[part]]) ** 2).mean(axis=1)
+    assert fitnet_loss(torch.from_numpy(predicted), half, part).item() == pytest.approx(error[1::2].sum() / 64)
+    blind = replace(rows, own=np.full(len(rows), -1))
+    assert fitnet_loss(torch.from_numpy(predicted), blind, part).item() == 0
 
 
 def test_rows_without_soft_label_leave_the_distillation_head_alone(data: TrainingData) -> None:
-    blind = replace(data, student=replace(data.student, has_soft=np.zeros(len(data.student), dtype=bool)))
+    blind = replace(data, student=replace(data.student, own=np.full(len(data.student), -1)))
     base, kd = weights(data, "base"), fit(blind, tiny(), KD, 0).state_dict()
     assert same(base, kd)
 
@@ -91,14 +104,26 @@ def test_a_step_leaves_the_rows_of_other_ids_alone(data: TrainingData) -> None:
     assert table[seen].abs().mean() > 10 * INIT_STD
 
 
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
-def test_every_arm_learns_more_than_the_mean(data: TrainingData, arm: object) -> None:
-    student = fit(data, tiny(), arm, 0)  # type: ignore[arg-type]
-    rows = data.student
-    spec = arm_spec(rows.spec, tiny(), arm)  # type: ignore[arg-type]
-    logged = rows.logged.shuffled() if arm is PLACEBO else rows.logged
-    clicks = probabilities(student, rows, spec=spec, logged=logged)[:, 0]
+OTHER_WAYS = [arm for arm in STUDY_ARMS if arm.kd_weight is None]
+
+
+@pytest.mark.parametrize("arm", [*ARMS, *OTHER_WAYS], ids=lambda arm: arm.name)
+def test_every_arm_learns_more_than_the_mean(data: TrainingData, arm: Arm) -> None:
+    rows, spec = data.student.read_by(arm), arm_spec(data.student.spec, tiny(), arm)
+    clicks = probabilities(fit(data, tiny(), arm, 0), rows, spec=spec)[:, 0]
     assert ne(rows.labels[:, 0], clicks).ne < 1
+
+
+def test_without_labels_a_decoupled_student_moves_what_distillation_owns_or_shares(data: TrainingData) -> None:
+    mute = replace(data, student=replace(data.student, usable=np.zeros_like(data.student.usable)))
+    recipe = replace(tiny(), decoupled=True)
+    trained = fit(mute, recipe, KD, 0).state_dict()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        fresh = Student(arm_spec(data.student.spec, recipe, KD), recipe)
+        fresh.start_at(torch.from_numpy(data.rates))
+    moved = {name.split(".")[0] for name, value in fresh.state_dict().items() if not torch.equal(value, trained[name])}
+    assert moved == {"user_columns", "ad_columns", "distilled", "distilled_tower"}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(data: TrainingData) -> None:
