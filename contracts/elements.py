@@ -8,6 +8,7 @@ hash of the ad's id, uint64. outcome, uint8: bit k says that the label of task k
 import numpy as np
 
 from contracts.errors import InputError
+from contracts.hashing import buckets_of_hashes
 from contracts.schema import FeatureSchema
 
 ELEMENTS = ("surface", "ad_hash", "outcome")
@@ -41,7 +42,7 @@ def element_input(schema: FeatureSchema, name: str, values: np.ndarray | None, m
     if name == "surface":
         return np.where(mask & (values < len(schema.surfaces)), values, 0).astype(np.int64)
     if name == "ad_hash":
-        return ((values % np.uint64(schema.ad_buckets - 1)).astype(np.int64) + 1) * mask
+        return buckets_of_hashes(values, schema.ad_buckets) * mask
     bits = values[:, :, None] >> np.arange(len(schema.tasks), dtype=np.uint8) & np.uint8(1)
     return (bits * mask[:, :, None]).astype(np.float32)
 

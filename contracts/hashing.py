@@ -52,4 +52,9 @@ def bucket(text: str, buckets: int) -> int:
 
 def buckets_of(texts: Iterable[str], buckets: int) -> np.ndarray:
     """`bucket` of each text: int64 [n]."""
-    return (stable_hashes(texts) % np.uint64(buckets - 1)).astype(np.int64) + 1
+    return buckets_of_hashes(stable_hashes(texts), buckets)
+
+
+def buckets_of_hashes(hashes: np.ndarray, buckets: int) -> np.ndarray:
+    """`bucket` of ids by their stable hashes uint64 [...]: int64, same shape."""
+    return (hashes % np.uint64(buckets - 1)).astype(np.int64) + 1

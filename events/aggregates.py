@@ -117,8 +117,8 @@ def _item_spaces(log: InteractionLog, moments: Moments) -> Iterator[tuple[np.nda
 def _rates(
     log: InteractionLog, columns: EventColumns, moments: Moments, rolling: RollingCounts, overall: Overall
 ) -> Iterator[tuple[str, np.ndarray]]:
-    # no count and no overall rate is a column, nor is one the value of a rare key: they grow or drift, and a tree would
-    # read the day off them. Rates are differences from the overall rate, which are 0 where nothing is known
+    # no count and no overall rate is a column, nor stands the overall rate in for a key's own where nothing is known:
+    # they grow or drift, and a tree would read the day off them. So rates are differences from it, 0 without events
     all_n = overall.known_Kn.max(axis=0)
     for name, key_E in _keys(log, columns):
         key_n = key_E[moments.event]

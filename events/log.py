@@ -65,6 +65,10 @@ class InteractionLog:
     def __len__(self) -> int:
         return len(self.event_id)
 
+    def in_time_order(self, rows: np.ndarray) -> np.ndarray:
+        """These row numbers in order of (event_ms, event_id)."""
+        return rows[np.lexsort((self.event_id[rows], self.event_ms[rows]))]
+
     def take(self, rows: np.ndarray) -> "InteractionLog":
         """The log with only these rows (row numbers or a mask), in their order; tables and untimed events stay."""
         columns = ("offset", "event_id", "request_id", "user", "ad", "surface", "event_ms", "ingested_ms", "bid")

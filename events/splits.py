@@ -83,7 +83,7 @@ class Calendar:
     def rows(self, log: InteractionLog, name: str) -> np.ndarray:
         """Row numbers of a period, int64, in order of (event_ms, event_id)."""
         rows = np.flatnonzero(self.period(name).covers(log.event_ms))
-        return rows[np.lexsort((log.event_id[rows], log.event_ms[rows]))]
+        return log.in_time_order(rows)
 
     def judged_ms(self, name: str, task: Task) -> int:
         """When every row of a period can be judged on a task: its end plus the task's attribution window.

@@ -105,7 +105,7 @@ def common_rows(old: Teacher, new: Teacher, log: InteractionLog) -> np.ndarray:
             f"the log has {len(rows)} rows in the training periods of both checkpoints, a map needs {MIN_ROWS}; choose "
             "checkpoints whose periods overlap, and the log that they learned from"
         )
-    return rows[np.lexsort((log.event_id[rows], log.event_ms[rows]))][-MAX_ROWS:]
+    return log.in_time_order(rows)[-MAX_ROWS:]
 
 
 def fit_alignment(new_nZ: np.ndarray, old_nZ: np.ndarray, *, ridge: float = RIDGE) -> Alignment:

@@ -79,8 +79,8 @@ def main(
 def period_rows(teacher: Teacher, log: InteractionLog) -> np.ndarray:
     """Rows of the log in the teacher's training period, int64, in order of (event_ms, event_id)."""
     info = teacher.info
-    return _in_time(
-        log, np.flatnonzero((log.event_ms >= info.trained_from_ms) & (log.event_ms < info.trained_until_ms))
+    return log.in_time_order(
+        np.flatnonzero((log.event_ms >= info.trained_from_ms) & (log.event_ms < info.trained_until_ms))
     )
 
 
@@ -155,11 +155,7 @@ def _own(teacher: Teacher, log: InteractionLog, rows: np.ndarray) -> np.ndarray:
             f"{outside} of {len(rows)} rows lie outside of the teacher's training period [{begin}, {end}) ms; leave "
             "them out, as `period_rows` does"
         )
-    return _in_time(log, rows)
-
-
-def _in_time(log: InteractionLog, rows: np.ndarray) -> np.ndarray:
-    return rows[np.lexsort((log.event_id[rows], log.event_ms[rows]))]
+    return log.in_time_order(rows)
 
 
 if __name__ == "__main__":

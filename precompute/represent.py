@@ -18,13 +18,14 @@ from contracts.schema import FeatureSchema
 from events.history import HistoryIndex
 from events.log import InteractionLog
 from events.representations import INDEX, RepresentationLog, Representations, locked
+from events.splits import DAY_MS
 from foundation.teacher import Representation
 
 SERVED_DIM, SERVED_DTYPE = 32, "int8"
 """LoopFM's public width d = 32; its authors report int8 as near-lossless. Its codes are what students read."""
 SERVED_DIMS = (8, 16, 32, 64)
 """Prefixes of z that the compressor is trained to make usable alone."""
-CODEBOOK_ROWS, CODEBOOK_MS = 20_000, 86_400_000
+CODEBOOK_ROWS = 20_000
 """The centres of kint4 are fitted on so many impressions of the teacher's last day, as LoopFM fits on one day."""
 SHARD_ROWS = 20_000
 BACKFILL_DELAY_S = 600
@@ -158,7 +159,7 @@ def fitted_centres(teacher: Represents, log: InteractionLog, *, dim: int) -> tup
             "--dtype kint4 fits its centres on impressions of the teacher's training period, and the log has none; "
             "give the log that the teacher was trained on, or use another --dtype"
         )
-    rows = past[log.event_ms[past] > log.event_ms[past].max() - CODEBOOK_MS]
+    rows = past[log.event_ms[past] > log.event_ms[past].max() - DAY_MS]
     rows = rows[np.arange(min(len(rows), CODEBOOK_ROWS)) * len(rows) // min(len(rows), CODEBOOK_ROWS)]
     made = teacher.represent(log, rows)
     _check_finite(made, log, rows)

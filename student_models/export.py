@@ -59,12 +59,8 @@ def main(
     events = read_log(log)
     if events.schema.fingerprint() != trained.schema_fingerprint:
         raise InputError(f"{run_folder} was trained on another schema than {log}; give the log it was trained on")
+    trained.check_servable(run_folder)
     writable_folder(out / name, "--out")
-    if missing := trained.input_spec().elements:
-        raise InputError(
-            f"{run_folder} reads {', '.join(missing)} of each history element, which the cache's records do not carry "
-            "yet; export a student without these inputs"
-        )
     served = Served(trained.student(run_folder)).eval()
     cases = parity_cases(events, trained.input_spec(), candidates=PARITY_CANDIDATES)
     folder, difference = write_artifact(

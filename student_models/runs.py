@@ -90,6 +90,20 @@ class Run(Sources):
         recipe, arm = recipe_and_arm(self.recipe)
         return arm_spec(InputSpec(FeatureSchema.from_json(self.schema), 0, space_dim(self.space)), recipe, arm)
 
+    def check_servable(self, folder: Path) -> None:
+        """InputError for a student that reads what no server gives it: it would be served other inputs than it learned
+        from."""
+        arm = recipe_and_arm(self.recipe)[1]
+        if not isinstance(arm.history, bool):
+            raise InputError(
+                f"{folder} is of the study arm {arm.name}, whose history no server assembles; export an arm on z"
+            )
+        if missing := self.input_spec().elements:
+            raise InputError(
+                f"{folder} reads {', '.join(missing)} of each history element, which the cache's records do not carry "
+                "yet; export a student without these inputs"
+            )
+
     def student(self, folder: Path) -> Student:
         """The trained student in evaluation mode; InputError when its weights are missing, damaged or do not fit."""
         try:

@@ -47,7 +47,7 @@ class Dataset:
     def rows(self, period: Period) -> np.ndarray:
         """Row numbers of a period, int64, in order of (event_ms, event_id)."""
         rows = np.flatnonzero(period.covers(self.log.event_ms))
-        return rows[np.lexsort((self.log.event_id[rows], self.log.event_ms[rows]))]
+        return self.log.in_time_order(rows)
 
     def truth(self, task: str) -> np.ndarray:
         """The true probability of a task for every row of a synthetic log, float64 [T]."""

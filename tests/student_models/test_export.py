@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -214,3 +215,25 @@ def test_a_place_that_is_no_folder_is_refused_before_the_export(
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--out .*file.* is no folder that can be written"):
         export(runs_dir / "kd_loopfm" / "seed0", tiny_log_dir, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arm": {"history": "user"}}, "study arm kd_loopfm, whose history no server assembles"),
+        ({"arm": {"history": "count"}}, "study arm kd_loopfm"),
+        ({"element_surface": True}, "reads surface of each history element"),
+    ],
+)
+def test_a_student_that_no_server_can_feed_is_not_exported(
+    changed: dict[str, Any], said: str, runs_dir: Path, tiny_log_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs_dir / "kd_loopfm" / "seed0", folder)
+    fields = json.loads((folder / RUN).read_text())
+    arm = fields["recipe"]["arm"] | changed.get("arm", {})
+    fields["recipe"] |= {**changed, "arm": arm}
+    (folder / RUN).write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=said):
+        export(folder, tiny_log_dir, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
